@@ -1,0 +1,91 @@
+"""What a verb can end with: outcomes per patch and file, exit codes, and errors with a next step."""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every verb."""
+
+    DONE = 0
+    NO = 1
+    USAGE = 2
+    REFUSED = 3
+    ENVIRONMENT = 4
+    BUG = 5
+
+
+class Outcome(str, Enum):
+    """What a plan says about one patch, or about one file of it. Stable words."""
+
+    APPLIED = "applied"
+    ALREADY = "already"
+    PENDING = "pending"
+    ABSORBED = "absorbed"
+    OUT_OF_RANGE = "out-of-range"
+    NOT_NEEDED = "not-needed"
+    NOT_INSTALLED = "not-installed"
+    MISSING = "missing"
+    AMBIGUOUS = "ambiguous"
+    FOREIGN = "foreign"
+    CONFLICT = "conflict"
+
+    @property
+    def fine(self) -> bool:
+        """Whether nothing is left to do for it (``out-of-range`` also asks for the goal)."""
+        return self in _FINE
+
+    @property
+    def refused(self) -> bool:
+        """Whether it keeps the whole plan from being applied."""
+        return self in _REFUSED
+
+
+_FINE = frozenset(
+    {Outcome.APPLIED, Outcome.ALREADY, Outcome.ABSORBED, Outcome.NOT_NEEDED, Outcome.OUT_OF_RANGE}
+)
+_REFUSED = frozenset({Outcome.MISSING, Outcome.AMBIGUOUS, Outcome.FOREIGN, Outcome.CONFLICT})
+
+SEVERITY: tuple[Outcome, ...] = (
+    Outcome.ALREADY,
+    Outcome.APPLIED,
+    Outcome.ABSORBED,
+    Outcome.NOT_NEEDED,
+    Outcome.OUT_OF_RANGE,
+    Outcome.NOT_INSTALLED,
+    Outcome.PENDING,
+    Outcome.FOREIGN,
+    Outcome.CONFLICT,
+    Outcome.AMBIGUOUS,
+    Outcome.MISSING,
+)
+
+
+def worst(outcomes: list[Outcome]) -> Outcome:
+    """The outcome of a patch: the worst of its files'.
+
+    Raises:
+        ValueError: for no outcome at all.
+    """
+    return max(outcomes, key=SEVERITY.index)
+
+
+class KvpatchError(Exception):
+    """A failure a user can act on.
+
+    Args:
+        code: a stable word for ``errors[].code``, such as ``no-vllm``.
+        message: one sentence that says what is wrong.
+        hint: one sentence that says what to do next.
+        exit_code: how the command ends.
+    """
+
+    def __init__(
+        self, code: str, message: str, hint: str, exit_code: ExitCode = ExitCode.REFUSED
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.hint = hint
+        self.exit_code = exit_code
