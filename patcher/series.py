@@ -1,0 +1,173 @@
+"""The patches in series order: discovery, selection, and the errors of a bad choice."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+
+from packaging.version import Version
+
+from .outcome import ExitCode, KvpatchError
+from .patch import Example, Patch
+
+_MODULE = re.compile(r"(kv\d{3})_[a-z]+(_[a-z0-9]+)+")
+
+
+@dataclass(frozen=True)
+class Member:
+    """One patch of the series, with its title, its examples and the digest of what it does."""
+
+    patch: Patch
+    title: str
+    examples: tuple[Example, ...]
+    digest: str
+
+    @property
+    def id(self) -> str:
+        """The patch's id, such as ``KV001``."""
+        return self.patch.id
+
+
+@dataclass(frozen=True)
+class Series:
+    """All patches, in the order in which they are folded into a file."""
+
+    members: tuple[Member, ...]
+
+    @cached_property
+    def digest(self) -> str:
+        """One digest for the whole series."""
+        return _sha256("\n".join(f"{member.id} {member.digest}" for member in self.members).encode())
+
+    @property
+    def distributions(self) -> tuple[str, ...]:
+        """The distributions the series touches, in order of first appearance."""
+        return tuple(dict.fromkeys(member.patch.distribution for member in self.members))
+
+    def get(self, patch_id: str) -> Member:
+        """The patch of that id, whatever its case.
+
+        Raises:
+            KvpatchError: ``unknown-patch``, naming the nearest ids.
+        """
+        for member in self.members:
+            if member.id == patch_id.upper():
+                return member
+        ids = [member.id for member in self.members]
+        near = get_close_matches(patch_id.upper(), ids, 2) or ids
+        raise KvpatchError(
+            "unknown-patch",
+            f"there is no patch {patch_id}",
+            f"did you mean {' or '.join(near)}? `kvpatch list` shows them all",
+            ExitCode.USAGE,
+        )
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The patches a command is about, and those that came along because another needs them."""
+
+    series: Series
+    taken_along: tuple[str, ...] = ()
+
+
+def discover() -> Series:
+    """Import every patch module of :mod:`kvpatch.patches`, in series order.
+
+    Raises:
+        KvpatchError: ``bad-series``, where two patches share an id or a need names no patch.
+    """
+    package = importlib.import_module("kvpatch.patches")
+    names = sorted(info.name for info in pkgutil.iter_modules(package.__path__))
+    members = tuple(_load(name) for name in names if _MODULE.fullmatch(name))
+    check(members)
+    return Series(members)
+
+
+def check(members: Sequence[Member]) -> None:
+    """See that ids are unique and every need names a patch of the series.
+
+    Raises:
+        KvpatchError: ``bad-series``.
+    """
+    ids = [member.id for member in members]
+    for member in members:
+        unknown = [need.id for need in member.patch.needs if need.id not in ids]
+        if ids.count(member.id) > 1 or unknown:
+            reason = f"needs {unknown[0]}, which does not exist" if unknown else "is there twice"
+            raise KvpatchError(
+                "bad-series",
+                f"the patch {member.id} {reason}",
+                "reinstall kvpatch; if that does not help, report it",
+                ExitCode.BUG,
+            )
+
+
+def select(
+    series: Series,
+    versions: Mapping[str, Version],
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
+) -> Selection:
+    """Choose patches for the installed releases; what a chosen patch needs comes along.
+
+    Raises:
+        KvpatchError: ``unknown-patch``, or ``skip-needed`` where a chosen patch needs a skipped one.
+    """
+    skipped = {series.get(patch_id).id for patch_id in skip}
+    chosen = [series.get(patch_id).id for patch_id in only]
+    named = set(chosen) or {member.id for member in series.members} - skipped
+    wanted = set(named)
+    pending = sorted(wanted)
+    while pending:
+        patch_id = pending.pop()
+        for need in _needs(series.get(patch_id), versions):
+            if need in skipped:
+                raise KvpatchError(
+                    "skip-needed",
+                    f"{patch_id} needs {need}, which is to be skipped",
+                    f"skip {patch_id} too, or skip neither",
+                    ExitCode.USAGE,
+                )
+            if need not in wanted:
+                wanted.add(need)
+                pending.append(need)
+    if clash := sorted(named & skipped):
+        raise KvpatchError(
+            "skip-needed",
+            f"{clash[0]} is both chosen and skipped",
+            "give each patch to --only or to --skip, not to both",
+            ExitCode.USAGE,
+        )
+    members = tuple(member for member in series.members if member.id in wanted)
+    return Selection(Series(members), tuple(sorted(wanted - named)))
+
+
+def _needs(member: Member, versions: Mapping[str, Version]) -> Iterable[str]:
+    version = versions.get(member.patch.distribution)
+    if version is None or not member.patch.in_range(version):
+        return ()
+    return member.patch.needed_with(version)
+
+
+def _load(name: str) -> Member:
+    module = importlib.import_module(f"kvpatch.patches.{name}")
+    package = Path(__file__).parent
+    sources = [Path(str(module.__file__)), package / "rewrite.py", package / "registration.py"]
+    return Member(
+        patch=module.PATCH,
+        title=str(module.__doc__).strip().splitlines()[0].rstrip("."),
+        examples=tuple(module.EXAMPLES),
+        digest=_sha256(b"\0".join(source.read_bytes() for source in sources)),
+    )
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
