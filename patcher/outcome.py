@@ -1,4 +1,4 @@
-"""What a verb can end with: outcomes per patch and file, exit codes, and errors with a next step."""
+"""What a verb can end with: outcomes per patch and file, exit codes, errors with a next step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a patch module declares: its metadata, its transformers, its post-condition, its examples."""
+"""What a patch module declares: metadata, transformers, post-condition, examples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Transform = Callable[["cst.Module"], "cst.Module"]
 """Rewrites a module, or raises :class:`Refusal`. Imports libcst when called, not before."""
 
 
-class Refusal(Exception):
+class Refusal(Exception):  # noqa: N818 - a verdict, not a fault
     """A transformer or a post-condition that will not go on.
 
     Args:

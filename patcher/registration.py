@@ -11,13 +11,12 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Iterable, Sequence
-
 from typing import TypeVar
 
 from packaging.version import Version
 
 from .patch import Judgement
-from .trace import State, TooManyPaths, Tracer, Value
+from .trace import State, TooManyPathsError, Tracer, Value
 
 _Node = TypeVar("_Node", bound=ast.AST)
 
@@ -147,8 +146,12 @@ class _Registration:
                 return [(False, state)]
             case ast.Constant(value=value):
                 return [(bool(value), state)]
-            case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot() as operator], comparators=[right]) if (
-                isinstance(right, ast.Constant) and right.value is None and self._imported(left, state)
+            case ast.Compare(
+                left=left, ops=[ast.Is() | ast.IsNot() as operator], comparators=[right]
+            ) if (
+                isinstance(right, ast.Constant)
+                and right.value is None
+                and self._imported(left, state)
             ):
                 return [(isinstance(operator, ast.IsNot), state)]
             case ast.Name() if self._imported(node, state):
@@ -164,7 +167,9 @@ class _Registration:
 
     @staticmethod
     def _unwrapped(test: ast.expr, state: State) -> State:
-        if not any(isinstance(node, ast.Constant) and node.value == "unwrap" for node in ast.walk(test)):
+        if not any(
+            isinstance(node, ast.Constant) and node.value == "unwrap" for node in ast.walk(test)
+        ):
             return state
         for node in ast.walk(test):
             if isinstance(node, ast.Name) and state.value(node.id) == "wrapped model":
@@ -185,7 +190,7 @@ def registers_bare_model(module: ast.Module, version: Version) -> Judgement:
     try:
         for method in WORKER_ORDER:
             states = tracer.run(method, states)
-    except TooManyPaths:
+    except TooManyPathsError:
         return Judgement(False, "the worker has too many paths to follow")
     if meaning.violations:
         return Judgement(False, "; ".join(meaning.violations))

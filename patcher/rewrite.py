@@ -47,7 +47,10 @@ def statement(module: cst.Module, text: str) -> Statement:
     """Parse one statement, leading comments included, in the module's own indent and line ends."""
     unit = module.default_indent
     indented = re.sub(
-        r"^(?: {4})+", lambda found: unit * (len(found[0]) // 4), text.strip("\n"), flags=re.MULTILINE
+        r"^(?: {4})+",
+        lambda found: unit * (len(found[0]) // 4),
+        text.strip("\n"),
+        flags=re.MULTILINE,
     )
     lines = indented.replace("\n", module.default_newline)
     return cst.parse_statement(lines, config=module.config_for_parsing)
@@ -62,7 +65,9 @@ def spaced(node: Statement, blank_lines: int) -> Statement:
 def calls(node: cst.CSTNode, function: str) -> cst.Call | None:
     """The call, where the statement is exactly one call of that plain name."""
     match node:
-        case cst.SimpleStatementLine(body=[cst.Expr(value=cst.Call(func=cst.Name(value=name)) as call)]):
+        case cst.SimpleStatementLine(
+            body=[cst.Expr(value=cst.Call(func=cst.Name(value=name)) as call)]
+        ):
             return call if name == function else None
     return None
 
@@ -83,7 +88,9 @@ def append_function(module: cst.Module, text: str) -> cst.Module:
 
 def defines(module: cst.Module, function: str) -> bool:
     """Whether the module has a top-level function of that name."""
-    return any(isinstance(item, cst.FunctionDef) and item.name.value == function for item in module.body)
+    return any(
+        isinstance(item, cst.FunctionDef) and item.name.value == function for item in module.body
+    )
 
 
 def edit_function(
@@ -135,7 +142,8 @@ def replace_call(
     if hits == 0:
         raise Refusal(
             Outcome.MISSING,
-            f"{function.name.value} has no statement that calls {called}; {_near(function, called)}",
+            f"{function.name.value} has no statement that calls {called}; "
+            f"{_near(function, called)}",
         )
     if hits > 1:
         raise Refusal(
@@ -167,9 +175,8 @@ def _edit_named(
     else:
         rebuilt = _edit_named(target, names[1:], qualified_name, edit)
     body = [rebuilt if item is target else item for item in block.body]
-    if block is node:
-        return node.with_changes(body=body)
-    return node.with_changes(body=block.with_changes(body=body))
+    whole = body if block is node else block.with_changes(body=body)
+    return node.with_changes(body=whole)
 
 
 def _edit_statements(node: _Node, edit: Edit) -> _Node:

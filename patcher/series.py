@@ -44,7 +44,9 @@ class Series:
     @cached_property
     def digest(self) -> str:
         """One digest for the whole series."""
-        return _sha256("\n".join(f"{member.id} {member.digest}" for member in self.members).encode())
+        return _sha256(
+            "\n".join(f"{member.id} {member.digest}" for member in self.members).encode()
+        )
 
     @property
     def distributions(self) -> tuple[str, ...]:
@@ -119,7 +121,7 @@ def select(
     """Choose patches for the installed releases; what a chosen patch needs comes along.
 
     Raises:
-        KvpatchError: ``unknown-patch``, or ``skip-needed`` where a chosen patch needs a skipped one.
+        KvpatchError: ``unknown-patch``; ``skip-needed`` where a chosen patch needs a skipped one.
     """
     skipped = {series.get(patch_id).id for patch_id in skip}
     chosen = [series.get(patch_id).id for patch_id in only]

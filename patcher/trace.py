@@ -67,7 +67,7 @@ class Meaning(Protocol):
 _M = TypeVar("_M", bound=Meaning)
 
 
-class TooManyPaths(Exception):
+class TooManyPathsError(Exception):
     """The module has more distinct states than an analysis can follow."""
 
 
@@ -95,9 +95,10 @@ class Tracer(Generic[_M]):
                 self._methods = _functions(node.body)
         self._globals = State()
         for statement in module.body:
-            for node in ast.walk(statement) if isinstance(statement, (ast.Try, ast.If)) else [statement]:
-                if isinstance(node, (ast.Import, ast.ImportFrom)):
-                    self._globals = self._import(node, self._globals)
+            compound = isinstance(statement, (ast.Try, ast.If))
+            for inner in ast.walk(statement) if compound else (statement,):
+                if isinstance(inner, (ast.Import, ast.ImportFrom)):
+                    self._globals = self._import(inner, self._globals)
         self._relevant = self._relevant_functions()
 
     def has_method(self, name: str) -> bool:
@@ -108,7 +109,7 @@ class Tracer(Generic[_M]):
         """The states after calling a method of the class from each of the given states.
 
         Raises:
-            TooManyPaths: where the paths are too many to follow.
+            TooManyPathsError: where the paths are too many to follow.
         """
         function = self._methods.get(method)
         if function is None:
@@ -126,7 +127,11 @@ class Tracer(Generic[_M]):
         return frozenset(relevant)
 
     def _invoke(
-        self, function: ast.FunctionDef, arguments: Sequence[tuple[str, Value]], state: State, depth: int
+        self,
+        function: ast.FunctionDef,
+        arguments: Sequence[tuple[str, Value]],
+        state: State,
+        depth: int,
     ) -> set[State]:
         if depth > _MAX_DEPTH:
             return {state}
@@ -142,7 +147,7 @@ class Tracer(Generic[_M]):
             if not flow.falls:
                 break
             if len(flow.falls) > _MAX_STATES:
-                raise TooManyPaths
+                raise TooManyPathsError
             after = _Flow()
             for state in flow.falls:
                 step = self._statement(statement, state, depth)
@@ -205,7 +210,9 @@ class Tracer(Generic[_M]):
                 self._merge(flow, step)
         return flow
 
-    def _then(self, body: Sequence[ast.stmt], flow: _Flow, skipped: set[State], depth: int) -> _Flow:
+    def _then(
+        self, body: Sequence[ast.stmt], flow: _Flow, skipped: set[State], depth: int
+    ) -> _Flow:
         rest = self._block(body, flow.falls | skipped, depth)
         rest.returns |= flow.returns
         return rest
@@ -229,9 +236,7 @@ class Tracer(Generic[_M]):
     def _expression(self, node: ast.expr | None, state: State, depth: int) -> set[State]:
         return self._expressions([node], {state}, depth) if node is not None else {state}
 
-    def _expressions(
-        self, nodes: Sequence[ast.expr], states: set[State], depth: int
-    ) -> set[State]:
+    def _expressions(self, nodes: Sequence[ast.expr], states: set[State], depth: int) -> set[State]:
         for root in nodes:
             for call in _calls_inside_out(root):
                 states = {after for state in states for after in self._call(call, state, depth)}
@@ -247,7 +252,9 @@ class Tracer(Generic[_M]):
                 function, first = self._methods[name], 1
             case _:
                 return {self.meaning.call(node, state)}
-        parameters = [item.arg for item in [*function.args.posonlyargs, *function.args.args]][first:]
+        parameters = [item.arg for item in [*function.args.posonlyargs, *function.args.args]][
+            first:
+        ]
         given = list(zip(parameters, node.args, strict=False))
         given += [(word.arg, word.value) for word in node.keywords if word.arg is not None]
         arguments = [(name, self.meaning.value(value, state)) for name, value in given]

@@ -71,11 +71,11 @@ def _kvpatch_register_model(model_runner):
     VLLMModelTracker.register_model(ENGINE_NAME, model)
 '''
 
-REGISTER_CALL = f'''
+REGISTER_CALL = f"""
 # kvpatch KV001: LMCache's connector asks its tracker for the model when it is created.
 if {GUARD}(self.vllm_config):
     _kvpatch_register_model(self.model_runner)
-'''
+"""
 
 
 def register_before_connector(module: cst.Module) -> cst.Module:
@@ -128,12 +128,12 @@ PATCH = Patch(
         Target(WORKER, ">=0.11.1", register_before_connector),
     ),
     versions=">=0.8.5",
-    why="Nothing registers vLLM's model with LMCache's tracker, so with blending enabled the engine "
-    "dies at start with 'vllm model for vllm-instance not found'.",
-    how="Gives the bare model to LMCache's tracker, under LMCache's own engine name, just before the "
-    "KV connector is created (up to 0.11.0: at the end of Worker.load_model), and only where LMCache's "
-    "in-process connector is configured.",
-    upstream="https://github.com/LMCache/LMCache/blob/dev/examples/blend_kv_v1/README.md",
+    why="Nothing registers vLLM's model with LMCache's tracker, so with blending enabled the "
+    "engine dies at start with 'vllm model for vllm-instance not found'.",
+    how="Gives the bare model to LMCache's tracker, under LMCache's own engine name, just before "
+    "the KV connector is created (up to 0.11.0: at the end of Worker.load_model), and only where "
+    "LMCache's in-process connector is configured.",
+    upstream="https://github.com/LMCache/LMCache/issues/4131",
     retire_when="A vLLM or LMCache release registers the model itself.",
     post_condition=registers_bare_model,
     faithful=stock_without_guard,

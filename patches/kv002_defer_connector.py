@@ -8,22 +8,22 @@ from kvpatch.outcome import Outcome
 from kvpatch.patch import Example, ExampleKind, Need, Patch, Refusal, Target
 from kvpatch.registration import GUARD, registers_bare_model, stock_without_guard
 
-from .kv001_register_model import DEFERRED, REGISTER_CALL, REGISTER_MODEL, USES_LMCACHE, WORKER
+from .kv001_register_model import DEFERRED, REGISTER_MODEL, USES_LMCACHE, WORKER
 
 if TYPE_CHECKING:
     import libcst as cst
 
-NOT_YET = f'''
+NOT_YET = f"""
 # kvpatch KV002: LMCache's connector is created in Worker.load_model, when the model exists.
 if not {GUARD}(vllm_config):
     ensure_kv_transfer_initialized(vllm_config)
-'''
+"""
 
-NOW = f'''
+NOW = f"""
 # kvpatch KV002: the model is registered, so LMCache's connector can be created.
 if {GUARD}(self.vllm_config):
     ensure_kv_transfer_initialized(self.vllm_config)
-'''
+"""
 
 
 def defer_connector(module: cst.Module) -> cst.Module:
@@ -33,7 +33,6 @@ def defer_connector(module: cst.Module) -> cst.Module:
         Refusal: where the anchors are not there exactly once, or KV001 is not in place.
     """
     import libcst as cst
-
     from kvpatch import rewrite
 
     if not rewrite.defines(module, GUARD):
@@ -66,12 +65,12 @@ PATCH = Patch(
     distribution="vllm",
     targets=(Target(WORKER, DEFERRED, defer_connector),),
     versions=DEFERRED,
-    why="Up to vLLM 0.11.0 the KV connector is created before the model exists, so LMCache's blender "
-    "can't find it.",
-    how="Creates LMCache's in-process connector at the end of Worker.load_model, after registration; "
-    "every other connector is created where it always was.",
+    why="Up to vLLM 0.11.0 the KV connector is created before the model exists, so LMCache's "
+    "blender can't find it.",
+    how="Creates LMCache's in-process connector at the end of Worker.load_model, after "
+    "registration; every other connector is created where it always was.",
     upstream="https://github.com/vllm-project/vllm/pull/25712",
-    retire_when="Support for vLLM 0.11.0 and older ends; 0.11.1 creates the connector later by itself.",
+    retire_when="Support for vLLM 0.11.0 and older ends; 0.11.1 creates it later by itself.",
     post_condition=registers_bare_model,
     faithful=stock_without_guard,
     cures=("H",),

@@ -1,0 +1,89 @@
+"""A source tree as a plan sees it: for each file its bytes and where they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from packaging.version import Version
+
+
+class Provenance(str, Enum):
+    """Where a file's bytes come from."""
+
+    PRISTINE = "pristine"
+    OURS = "ours"
+    OTHER = "other"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file of a distribution.
+
+    ``original`` are the bytes that revert would put back, where the journal keeps them for this
+    file; ``written`` says by which patches (id to digest) kvpatch wrote the bytes it wrote;
+    ``why`` says what is known of bytes that are neither pristine nor ours.
+    """
+
+    path: str
+    content: bytes
+    provenance: Provenance
+    original: bytes | None = None
+    basis: str | None = None
+    written: Mapping[str, str] = field(default_factory=dict)
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Package:
+    """An installed distribution, or one in a folder: the name it goes by and its release."""
+
+    distribution: str
+    version: Version
+
+    @property
+    def release(self) -> Version:
+        """The release whose code this is: a pre-release stands for the one it leads to."""
+        return Version(self.version.base_version) if self.version.is_prerelease else self.version
+
+
+class Tree(Protocol):
+    """What a plan needs to know of a source tree."""
+
+    def package(self, name: str) -> Package | None:
+        """The distribution that carries the package ``vllm`` or ``lmcache``; None if none."""
+
+    def source(self, name: str, path: str) -> Source | None:
+        """A file of that package by its path below the site folder; None where it is not there.
+
+        Raises:
+            Refusal: where the path is not a file that can be read.
+        """
+
+    def owned(self, name: str) -> tuple[str, ...]:
+        """The paths of that package's files that kvpatch wrote, by the journal."""
+
+
+@dataclass(frozen=True)
+class FolderTree:
+    """Files held in memory, all pristine unless said otherwise: a wheel's, or an example's."""
+
+    packages: Mapping[str, Package]
+    files: Mapping[str, bytes]
+    provenance: Provenance = Provenance.PRISTINE
+
+    def package(self, name: str) -> Package | None:
+        """The distribution of that package."""
+        return self.packages.get(name)
+
+    def source(self, name: str, path: str) -> Source | None:  # noqa: ARG002
+        """The file of that path."""
+        content = self.files.get(path)
+        return None if content is None else Source(path, content, self.provenance)
+
+    def owned(self, name: str) -> tuple[str, ...]:  # noqa: ARG002
+        """Nothing: no journal stands behind such a tree."""
+        return ()
