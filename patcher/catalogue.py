@@ -7,11 +7,9 @@ release was tested, and names the functions in which a foreign file differs from
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from itertools import groupby
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
+from .functions import function_hashes
 from .outcome import Outcome
 from .plan import TargetPlan, plan
 from .tree import FolderTree, Package
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from .series import Member, Series
 
 SCHEMA = 1
-MODULE = "module level"
-"""Stands for the text outside all functions in a list of differing functions."""
 
 
 @dataclass(frozen=True)
@@ -68,22 +65,17 @@ class Catalogue:
         }
         return str(found["after"]), told
 
-    def differing(
-        self, package: str, version: Version, path: str, content: bytes
-    ) -> tuple[str, ...] | None:
-        """The functions that differ from the release's; None where the release is unknown."""
+    def functions_of(self, package: str, version: Version, path: str) -> Mapping[str, str] | None:
+        """The function hashes of that file in that release; None where it is not known."""
         release = self._release(package, version)
         history = self.functions.get(path)
         if release is None or history is None:
             return None
-        expected = {
+        return {
             name: known
             for name, changes in history.items()
             if (known := _at(changes, Version(release))) is not None
         }
-        found = function_hashes(content)
-        names = [*found, *(name for name in expected if name not in found)]
-        return tuple(name for name in names if expected.get(name) != found.get(name))
 
     def _release(self, package: str, version: Version) -> str | None:
         known = self.releases.get(package, {})
@@ -142,36 +134,6 @@ def build(series: Series, package: str, releases: Mapping[str, Mapping[str, byte
     return re.sub(r"\[\s+(\"[^\"]+\"),\s+(\"\w+\"|null)\s+\]", r"[\1, \2]", text) + "\n"
 
 
-def function_hashes(content: bytes) -> Mapping[str, str]:
-    """Short hashes of the text of each function, by qualified name, and of the rest of the module.
-
-    A text that does not parse has no functions: all of it is module level.
-    """
-    lines = content.splitlines()
-    hashes: dict[str, str] = {}
-    rest = list(lines)
-    try:
-        tree = ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError):
-        return {MODULE: _short(lines)}
-    for name, node in _named(tree.body, ""):
-        first = min([node.lineno, *(item.lineno for item in node.decorator_list)]) - 1
-        last = node.end_lineno or node.lineno
-        hashes[name] = _short(lines[first:last])
-        rest[first:last] = [b""] * (last - first)
-    return {MODULE: _short([line for line in rest if line.strip()]), **hashes}
-
-
-def _named(
-    body: Iterable[ast.stmt], prefix: str
-) -> Iterable[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    for node in body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield prefix + node.name, node
-        elif isinstance(node, ast.ClassDef):
-            yield from _named(node.body, f"{prefix}{node.name}.")
-
-
 def _history(releases: Mapping[str, Mapping[str, str]]) -> Mapping[str, list[list[str | None]]]:
     names = dict.fromkeys(name for known in releases.values() for name in known)
     histories: dict[str, list[list[str | None]]] = {}
@@ -188,7 +150,3 @@ def _at(changes: Sequence[tuple[str, str | None]], release: Version) -> str | No
         if Version(since) <= release:
             known = value
     return known
-
-
-def _short(lines: Sequence[bytes]) -> str:
-    return hashlib.sha256(b"\n".join(lines)).hexdigest()[:10]

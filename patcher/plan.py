@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from .functions import differing, function_hashes
 from .outcome import Outcome, worst
 from .patch import Judgement, Refusal, Target
 from .tree import Package, Provenance, Source, Tree
@@ -27,13 +28,14 @@ GOAL = "H"
 class Options:
     """How far a plan may go.
 
-    ``thorough`` re-plans files that are ours by hash too; ``known`` lets a report say what a plan
-    of files with those hashes came to, without planning them again.
+    ``thorough`` re-plans files that are ours by hash too; ``brief`` takes from the catalogue what
+    planning a file of that hash came to, which is enough for a report but not for a change.
     """
 
     accept_foreign: bool = False
     allow_unverified: bool = False
     thorough: bool = False
+    brief: bool = False
     known: Catalogue | None = None
 
 
@@ -241,7 +243,11 @@ def _plan_file(
             )
         return _fold(file, package, items, source)
     if source.provenance is Provenance.PRISTINE:
-        if options.known and (short := options.known.outcome(items, file.before_digest)):
+        if (
+            options.brief
+            and options.known
+            and (short := options.known.outcome(items, file.before_digest))
+        ):
             after, told = short
             return replace(file, after_digest=after, after=None), told
         return _fold(file, package, items, source)
@@ -258,15 +264,32 @@ def _plan_strange(
             patch_id: TargetPlan(file.path, Outcome.ABSORBED, f"{judgement.reason}; {source.why}")
             for patch_id, judgement in judgements.items()
         }
+    why = f"{source.why}{_differing(file, package, items, source, options)}"
     unknown = source.provenance is Provenance.UNKNOWN
     if options.allow_unverified if unknown else options.accept_foreign:
         basis = "unverified" if unknown else "foreign"
         return _fold(replace(file, basis=basis), package, items, source)
     file = replace(file, state="unknown" if unknown else "foreign")
     return file, {
-        patch_id: TargetPlan(file.path, Outcome.FOREIGN, f"{source.why}; {judgement.reason}")
+        patch_id: TargetPlan(file.path, Outcome.FOREIGN, f"{why}; {judgement.reason}")
         for patch_id, judgement in judgements.items()
     }
+
+
+def _differing(
+    file: FilePlan, package: Package, items: _Items, source: Source, options: Options
+) -> str:
+    """Names the functions in which a strange text differs from the release, or from ours."""
+    if source.original is not None:
+        ours, _ = _fold(replace(file, original=source.original), package, items, source)
+        expected = ours.after if ours.after is not None else source.original
+        names = differing(function_hashes(expected), function_hashes(file.content))
+    elif options.known is not None:
+        known = options.known.functions_of(file.package, package.version, file.path)
+        names = () if known is None else differing(known, function_hashes(file.content))
+    else:
+        names = ()
+    return f" in {', '.join(names)}" if names else ""
 
 
 def _fold(
