@@ -1,0 +1,139 @@
+"""How a file hangs in its environment: links, owner, and whether its path can be replaced."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path, PurePosixPath
+
+from .outcome import ExitCode, KvpatchError
+
+
+class LinkKind(str, Enum):
+    """How a file's name leads to its content."""
+
+    PLAIN = "plain"
+    HARD = "hard link"
+    SYMBOLIC = "symbolic link"
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """What replacing a file has to know. ``mode``, ``uid`` and ``gid`` are those of the content.
+
+    ``count`` is the number of hard links, ``target`` the text of a symbolic link. ``writable`` says
+    whether the path can be replaced with mode and owner kept, ``reason`` why not.
+    """
+
+    path: Path
+    link: LinkKind
+    count: int
+    target: str | None
+    mode: int
+    uid: int
+    gid: int
+    writable: bool
+    reason: str | None
+
+
+def symlinked_folder(site: Path, relative: str) -> Path | None:
+    """The first symbolic link among the folders between the site folder and the file.
+
+    Raises:
+        KvpatchError: ``hostile-path``, exit 3, for a path that leaves the site folder.
+    """
+    parts = PurePosixPath(relative).parts
+    if not parts or parts[0] == "/" or ".." in parts:
+        raise KvpatchError(
+            "hostile-path",
+            f"{relative!r} is no path below a site folder",
+            "report it to whoever made that patch",
+        )
+    folder = site
+    for part in parts[:-1]:
+        folder = folder / part
+        if folder.is_symlink():
+            return folder
+    return None
+
+
+def file_facts(path: Path) -> FileFacts:
+    """Link, mode, owner of a file, and whether it can be replaced. Changes and creates nothing.
+
+    Raises:
+        KvpatchError: ``no-file`` (exit 4) where nothing is, ``not-a-file`` (exit 3) for a folder
+            or anything else that is no regular file.
+    """
+    try:
+        own = path.lstat()
+    except OSError as error:
+        raise KvpatchError(
+            "no-file",
+            f"{path} can't be looked at: {error.strerror}",
+            "reinstall the distribution it belongs to",
+            ExitCode.ENVIRONMENT,
+        ) from None
+    target = os.fspath(path.readlink()) if stat.S_ISLNK(own.st_mode) else None
+    content, reason = own, None
+    link = LinkKind.HARD if own.st_nlink > 1 else LinkKind.PLAIN
+    if target is not None:
+        link = LinkKind.SYMBOLIC
+        try:
+            content = path.stat()
+        except OSError:
+            reason = f"it is a symbolic link to {target}, which leads nowhere"
+    if reason is None and not stat.S_ISREG(content.st_mode):
+        raise KvpatchError(
+            "not-a-file",
+            f"{path} is not a file",
+            "reinstall the distribution it belongs to",
+            ExitCode.REFUSED,
+        )
+    reason = reason or _why_not_writable(path, link, content)
+    return FileFacts(
+        path=path,
+        link=link,
+        count=own.st_nlink,
+        target=target,
+        mode=stat.S_IMODE(content.st_mode),
+        uid=content.st_uid,
+        gid=content.st_gid,
+        writable=reason is None,
+        reason=reason,
+    )
+
+
+def _why_not_writable(path: Path, link: LinkKind, content: os.stat_result) -> str | None:
+    user = os.geteuid()
+    if user not in (0, content.st_uid):
+        return f"it belongs to user {content.st_uid}, which a new file would not"
+    if user != 0 and content.st_gid not in {os.getegid(), *os.getgroups()}:
+        return f"it belongs to group {content.st_gid}, which a new file could not"
+    # A link's content stays as it is: only the folder that holds the link has to take a new one.
+    if link is not LinkKind.SYMBOLIC:
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+        except OSError as error:
+            # Its owner may replace a file whose mode forbids writing it.
+            if error.errno != errno.EACCES:
+                return f"it can't be opened for writing: {error.strerror}"
+    return _why_no_new_file(path.parent)
+
+
+def _why_no_new_file(folder: Path) -> str | None:
+    """Why a folder takes no new file, tried with one that has no name and is gone at once."""
+    refused = f"{folder} takes no new file: "
+    try:
+        os.close(os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT):
+            return refused + str(error.strerror)
+        # This file system has no nameless files: what is known without trying has to do.
+        if os.statvfs(folder).f_flag & os.ST_RDONLY:
+            return refused + os.strerror(errno.EROFS)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            return refused + os.strerror(errno.EACCES)
+    return None

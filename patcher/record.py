@@ -1,0 +1,111 @@
+"""RECORD, the list of hashes an installer leaves beside a distribution: what is pristine."""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import urlsafe_b64decode
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+
+class FileState(str, Enum):
+    """What RECORD says of a file as it is now."""
+
+    PRISTINE = "pristine"
+    CHANGED = "changed"
+    UNLISTED = "unlisted"
+    MISSING = "missing"
+    NO_FILE = "not a file"
+
+
+@dataclass(frozen=True)
+class Record:
+    """The hashes of one distribution's files, by path below its site folder.
+
+    ``digest`` is the sha256 of RECORD itself (None where there is none), ``problem`` a sentence
+    that says why no hash is known at all.
+    """
+
+    digest: str | None = None
+    problem: str | None = None
+    _text: str = field(default="", repr=False)
+
+    @classmethod
+    def parse(cls, text: str, digest: str | None = None) -> Record:
+        """Takes the text of a RECORD; lines that make no sense are passed over."""
+        return cls(digest, None, "\n" + text)
+
+    @classmethod
+    def load(cls, dist_info: Path | None) -> Record:
+        """Reads ``RECORD`` of a metadata folder; without one, a record that knows no hash."""
+        if dist_info is None:
+            return cls(problem="the package belongs to no installed distribution")
+        try:
+            data = (dist_info / "RECORD").read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return cls(problem=f"there is no RECORD in {dist_info}")
+        except OSError as error:
+            return cls(problem=f"{dist_info / 'RECORD'} can't be read: {error.strerror}")
+        text = data.decode("utf-8-sig", "surrogateescape")
+        return cls.parse(text, hashlib.sha256(data).hexdigest())
+
+    def lists(self, relative_path: str) -> bool:
+        """Whether the file is in RECORD, with a hash or without."""
+        return next(self._stated(relative_path), None) is not None
+
+    def hash_of(self, relative_path: str) -> str | None:
+        """The recorded sha256 as lowercase hex; None without an entry or with another algorithm."""
+        hashes = {_hexadecimal(stated) for stated in self._stated(relative_path)}
+        # Two lines that disagree about a file prove nothing about it.
+        return hashes.pop() if len(hashes) == 1 else None
+
+    def _stated(self, path: str) -> Iterator[str]:
+        """The hash field of each line about the file, found without splitting all lines."""
+        if not path or path.startswith("/") or ".." in path.split("/") or "\n" in path:
+            return
+        quoted = path.replace('"', '""')
+        for start in (f"\n{path},", f"\n./{path},", f'\n"{quoted}",'):
+            at = self._text.find(start)
+            while at >= 0:
+                begin = at + len(start)
+                end = self._text.find("\n", begin)
+                fields = self._text[begin : end if end >= 0 else None].split(",")
+                if len(fields) == 2:
+                    yield fields[0]
+                at = self._text.find(start, begin)
+
+
+def verify(site: Path, record: Record, paths: Iterable[str]) -> dict[str, FileState]:
+    """The state of each file below the site folder.
+
+    Raises:
+        OSError: a file that is there can't be read.
+    """
+    return {path: _state(site / path, record.hash_of(path)) for path in paths}
+
+
+def _state(path: Path, expected: str | None) -> FileState:
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return FileState.MISSING
+    except IsADirectoryError:
+        return FileState.NO_FILE
+    if expected is None:
+        return FileState.UNLISTED
+    same = hashlib.sha256(data).hexdigest() == expected
+    return FileState.PRISTINE if same else FileState.CHANGED
+
+
+def _hexadecimal(stated: str) -> str | None:
+    algorithm, _, encoded = stated.strip().strip('"').partition("=")
+    if algorithm.lower() != "sha256":
+        return None
+    encoded = encoded.rstrip("=")
+    try:
+        raw = urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
+    except ValueError:
+        return None
+    return raw.hex() if len(raw) == hashlib.sha256().digest_size else None

@@ -1,0 +1,361 @@
+"""What the target interpreter is asked: what it would import, and whether sources compile.
+
+Run as a script by the target, so Python 3.9 syntax and the standard library alone. It never imports
+the packages it looks for. Imported as a module it answers the same questions for a plain folder.
+"""
+# os.path instead of pathlib, and no importlib.metadata: both cost more than the whole survey.
+# ruff: noqa: PTH100, PTH110, PTH112, PTH113, PTH118, PTH119, PTH120, PTH123, PTH208
+
+from __future__ import annotations
+
+import sys
+
+if __name__ == "__main__":  # Before any other import: modules beside this file hide library ones.
+    _beside = __file__.rpartition("/")[0]
+    sys.path[:] = [entry for entry in sys.path if entry and entry != _beside]
+
+import json
+import os
+import re
+from typing import Any
+
+MARKER = "@@kvpatch-probe@@"
+PACKAGES = ("vllm", "lmcache", "flashinfer")
+UNKNOWN_VERSION = "0+unknown"
+
+Facts = dict[str, Any]
+
+
+def survey(finders: list[Any], path: list[str]) -> Facts:
+    """What importing each package would find, and the distribution it belongs to.
+
+    Returns:
+        ``packages`` by name, and ``leftovers``: folders of that name that are no package.
+    """
+    packages: Facts = {}
+    leftovers: Facts = {}
+    for name in PACKAGES:
+        site, remains = _imported_from(name, finders)
+        _note(name, site, remains, path, packages, leftovers)
+    return {"packages": packages, "leftovers": leftovers}
+
+
+def survey_folder(folder: str) -> Facts:
+    """The same as :func:`survey` for one site folder, without any interpreter."""
+    packages: Facts = {}
+    leftovers: Facts = {}
+    path = [folder, *_path_lines(folder)]
+    for name in PACKAGES:
+        sites = [entry for entry in path if _holds(entry, name)]
+        sites += [] if sites else _editable_sites(folder, name)
+        remains = [os.path.join(folder, name)] if os.path.isdir(os.path.join(folder, name)) else []
+        _note(name, sites[0] if sites else None, remains, path, packages, leftovers)
+    return {"packages": packages, "leftovers": leftovers}
+
+
+def _note(
+    name: str,
+    site: str | None,
+    remains: list[str],
+    path: list[str],
+    packages: Facts,
+    leftovers: Facts,
+) -> None:
+    if site is not None:
+        packages[name] = _describe(name, site, path)
+    elif remains:
+        leftovers[name] = remains
+
+
+def _imported_from(name: str, finders: list[Any]) -> tuple[str | None, list[str]]:
+    """The folder holding the package, or the folders of a namespace package of that name."""
+    for finder in finders:
+        try:
+            spec = finder.find_spec(name, None)
+        except Exception:  # noqa: S112 - someone else's import hook must not end the survey
+            continue
+        if spec is None:
+            continue
+        origin = spec.origin or ""
+        if os.path.basename(origin) == "__init__.py" and os.path.isfile(origin):
+            return os.path.dirname(os.path.dirname(os.path.abspath(origin))), []
+        return None, [str(entry) for entry in spec.submodule_search_locations or ()]
+    return None, []
+
+
+def _describe(name: str, site: str, path: list[str]) -> Facts:
+    facts: Facts = {
+        "site": site,
+        "distribution": name,
+        "version": UNKNOWN_VERSION,
+        "dist_info": None,
+        "editable": _is_checkout(site),
+        "editable_location": site if _is_checkout(site) else None,
+        "shadowed": _shadowed(name, site, path),
+        "rivals": [],
+    }
+    claims = _owners(name, site)
+    if len(claims) > 1:
+        claims = _matching(name, site, claims)
+    location = None
+    if not claims:
+        claims, location = _editable_owner(name, site, path)
+    if not claims:
+        claims = _unproved_owners(name, site)
+    if not claims:
+        facts["version"] = _version_in_sources(os.path.join(site, name)) or UNKNOWN_VERSION
+        return facts
+    facts["distribution"], facts["version"] = _name_and_version(claims[0])
+    facts["dist_info"] = claims[0]
+    facts["rivals"] = (
+        [" ".join(_name_and_version(claim)) for claim in claims] if len(claims) > 1 else []
+    )
+    location = location or _editable_url(claims[0])
+    if location is None and claims[0].endswith(".dist-info"):
+        facts.update(editable=False, editable_location=None)
+    elif location is not None:
+        facts.update(editable=True, editable_location=location)
+    return facts
+
+
+def _holds(site: str, name: str) -> bool:
+    return os.path.isfile(os.path.join(site, name, "__init__.py"))
+
+
+def _shadowed(name: str, site: str, path: list[str]) -> list[str]:
+    seen = {os.path.realpath(os.path.join(site, name))}
+    later = []
+    for entry in path:
+        real = os.path.realpath(os.path.join(entry, name))
+        if real not in seen and _holds(entry, name):
+            seen.add(real)
+            later.append(entry)
+    return later
+
+
+def _metadata_folders(site: str, name: str) -> tuple[list[str], list[str]]:
+    """A site folder's metadata folders: those named after the package, and the others."""
+    named: list[str] = []
+    others: list[str] = []
+    try:
+        entries = sorted(os.listdir(site))
+    except OSError:
+        return [], []
+    for entry in entries:
+        if entry.endswith((".dist-info", ".egg-info")) or entry == "EGG-INFO":
+            folder = os.path.join(site, entry)
+            project = re.sub(r"[-_.]+", "-", entry).lower()
+            (named if name in project or entry == "EGG-INFO" else others).append(folder)
+    return named, others
+
+
+def _owners(name: str, site: str) -> list[str]:
+    """The metadata folders whose RECORD lists the package's ``__init__.py``."""
+    for folders in _metadata_folders(site, name):
+        owners = [folder for folder in folders if _records(folder, name)]
+        if owners:
+            return owners
+    return []
+
+
+def _records(folder: str, name: str) -> bool:
+    data = b"\n" + _read(os.path.join(folder, "RECORD"))
+    path = f"{name}/__init__.py".encode()
+    return b"\n" + path + b"," in data or b'\n"' + path + b'",' in data
+
+
+def _unproved_owners(name: str, site: str) -> list[str]:
+    """Metadata folders without RECORD: by top_level.txt, then by name alone."""
+    named, others = _metadata_folders(site, name)
+    silent = [
+        folder for folder in [*named, *others] if not os.path.exists(os.path.join(folder, "RECORD"))
+    ]
+    claims = [folder for folder in silent if _top_level(folder, name)]
+    return claims or [
+        folder
+        for folder in silent
+        if folder in named and not os.path.exists(os.path.join(folder, "top_level.txt"))
+    ]
+
+
+def _matching(name: str, site: str, claims: list[str]) -> list[str]:
+    """Of several owners, the one whose RECORD fits the files; all of them where that is unclear.
+
+    Only files on which the RECORDs differ tell them apart. One that was edited later fits nobody.
+    """
+    import base64
+    import hashlib
+
+    listed = [_python_hashes(claim, name) for claim in claims]
+    common = set(listed[0]).intersection(*listed[1:])
+    telling = sorted(path for path in common if len({hashes[path] for hashes in listed}) > 1)
+    telling.sort(key=lambda path: (path.count("/"), path))
+    scores = [0] * len(claims)
+    for path in telling[:40]:
+        digest = hashlib.sha256(_read(os.path.join(site, path))).digest()
+        text = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+        for index, hashes in enumerate(listed):
+            scores[index] += hashes[path] == text
+    best = [claim for claim, score in zip(claims, scores) if score]  # noqa: B905 - 3.10 syntax
+    return best if len(best) == 1 else claims
+
+
+def _python_hashes(folder: str, name: str) -> dict[str, str]:
+    text = _read(os.path.join(folder, "RECORD")).decode("utf-8", "surrogateescape")
+    pattern = rf'^"?({re.escape(name)}/[^",\n]+\.py)"?,sha256=([\w=-]+?)=*,'
+    return dict(re.findall(pattern, text, re.MULTILINE))
+
+
+def _editable_owner(name: str, site: str, path: list[str]) -> tuple[list[str], str | None]:
+    """The editable distribution that stands for a package outside its own site folder."""
+    real = os.path.realpath(site)
+    for entry in path:
+        for folder in _metadata_folders(entry, name)[0]:
+            location = _editable_url(folder)
+            if location is not None and _is_below(real, os.path.realpath(location)):
+                return [folder], location
+        for link in _egg_links(entry):
+            if os.path.realpath(link) == real:
+                named, others = _metadata_folders(site, name)
+                return [folder for folder in [*named, *others] if _top_level(folder, name)], site
+    return [], None
+
+
+def _top_level(folder: str, name: str) -> bool:
+    return name.encode() in _read(os.path.join(folder, "top_level.txt")).split()
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _egg_links(folder: str) -> list[str]:
+    try:
+        names = [entry for entry in os.listdir(folder) if entry.endswith(".egg-link")]
+    except OSError:
+        return []
+    texts = [os.fsdecode(_read(os.path.join(folder, entry))) for entry in names]
+    return [text.splitlines()[0].strip() for text in texts if text.strip()]
+
+
+def _editable_url(folder: str) -> str | None:
+    """The source folder of an editable install, from ``direct_url.json``."""
+    data = _read(os.path.join(folder, "direct_url.json"))
+    if not data:
+        return None
+    try:
+        facts = json.loads(data)
+        if facts["dir_info"]["editable"] is not True:
+            return None
+        url = str(facts["url"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    from urllib.parse import unquote, urlsplit
+
+    return os.path.abspath(unquote(urlsplit(url).path))
+
+
+def _editable_sites(folder: str, name: str) -> list[str]:
+    locations = [_editable_url(entry) for entry in _metadata_folders(folder, name)[0]]
+    sites = [
+        site
+        for location in locations
+        if location is not None
+        for site in (location, os.path.join(location, "src"))
+    ]
+    return [site for site in [*sites, *_egg_links(folder)] if _holds(site, name)]
+
+
+def _path_lines(folder: str) -> list[str]:
+    """The folders that ``.pth`` files of a site folder add to the path."""
+    added = []
+    try:
+        names = sorted(entry for entry in os.listdir(folder) if entry.endswith(".pth"))
+    except OSError:
+        return []
+    for entry in names:
+        for line in os.fsdecode(_read(os.path.join(folder, entry))).splitlines():
+            text = line.strip()
+            if text and not text.startswith(("#", "import ", "import\t")):
+                added.append(os.path.abspath(os.path.join(folder, text)))
+    return [entry for entry in added if os.path.isdir(entry)]
+
+
+def _is_checkout(site: str) -> bool:
+    return any(os.path.isfile(os.path.join(site, file)) for file in ("pyproject.toml", "setup.py"))
+
+
+def _name_and_version(folder: str) -> tuple[str, str]:
+    stem = os.path.basename(folder).rpartition(".")[0]
+    name, _, version = stem.partition("-")
+    files = [folder] if os.path.isfile(folder) else []
+    files += [os.path.join(folder, file) for file in ("METADATA", "PKG-INFO")]
+    for file in files:
+        head = _read(file).decode("utf-8", "replace").replace("\r\n", "\n").partition("\n\n")[0]
+        fields = dict(re.findall(r"^(Name|Version):[ \t]*(\S+)", head, re.MULTILINE))
+        if fields:
+            return fields.get("Name", name), fields.get("Version", version or UNKNOWN_VERSION)
+    return name, version or UNKNOWN_VERSION
+
+
+def _version_in_sources(package: str) -> str | None:
+    for file in ("_version.py", "version.py", "__init__.py"):
+        text = _read(os.path.join(package, file)).decode("utf-8", "replace")
+        found = re.search(r"^(?:__)?version(?:__)?\b[^'\"#\n]*=\s*['\"]([^'\"]+)", text, re.M)
+        if found:
+            return found.group(1)
+    return None
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def describe_interpreter() -> Facts:
+    """The running interpreter, as far as it matters for the files it imports."""
+    return {
+        "executable": sys.executable,
+        "version": list(sys.version_info[:3]),
+        "cache_tag": sys.implementation.cache_tag or "",
+        "pycache_prefix": sys.pycache_prefix,
+        "prefix": sys.prefix,
+    }
+
+
+def compile_sources(request: list[dict[str, str]]) -> Facts:
+    """The error of each source that does not compile, by path. Nothing of it is executed."""
+    import base64
+    import warnings
+
+    warnings.simplefilter("ignore")
+    errors: Facts = {}
+    for entry in request:
+        path, source = entry["path"], base64.b64decode(entry["source_base64"])
+        try:
+            compile(source, path, "exec", dont_inherit=True)
+        except SyntaxError as error:
+            errors[path] = f"line {error.lineno or 0}: {error.msg}"
+        except (ValueError, OverflowError, RecursionError, MemoryError) as error:
+            errors[path] = f"{type(error).__name__}: {error}"
+    return errors
+
+
+def _main(mode: str, marker: str) -> None:
+    answer = describe_interpreter()
+    if mode == "compile":
+        answer["errors"] = compile_sources(json.loads(sys.stdin.buffer.read()))
+    else:
+        answer.update(survey(sys.meta_path, sys.path))
+    # Past sys.stdout, which a sitecustomize may have replaced, and past what runs at exit.
+    data = f"\n{marker}{json.dumps(answer)}\n".encode("ascii")
+    while data:
+        data = data[os.write(1, data) :]
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1], sys.argv[2])
