@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from typing import Any
 
 
 class ExitCode(IntEnum):
@@ -89,3 +93,39 @@ class KvpatchError(Exception):
         self.message = message
         self.hint = hint
         self.exit_code = exit_code
+
+
+SCHEMA = 1
+_STATUS = {
+    ExitCode.DONE: "ok",
+    ExitCode.NO: "no",
+    ExitCode.REFUSED: "refused",
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a verb has to say, before it is printed."""
+
+    command: str
+    text: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+    exit_code: ExitCode = ExitCode.DONE
+    errors: tuple[KvpatchError, ...] = ()
+
+    def envelope(self) -> str:
+        """The JSON envelope, whose keys are the same for every verb."""
+        return json.dumps(
+            {
+                "schema": SCHEMA,
+                "command": self.command,
+                "status": _STATUS.get(self.exit_code, "error"),
+                "exit_code": int(self.exit_code),
+                "data": self.data,
+                "errors": [
+                    {"code": error.code, "message": error.message, "hint": error.hint}
+                    for error in self.errors
+                ],
+            },
+            indent=2,
+        )

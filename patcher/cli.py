@@ -1,0 +1,289 @@
+"""The command line: one function a verb, no logic; the only module that prints."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from . import __version__
+from .outcome import ExitCode, KvpatchError
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _options(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
+    def decorate(function: _F) -> _F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON envelope.")
+_where = _options(
+    click.option(
+        "--python",
+        type=click.Path(path_type=Path),
+        help="Interpreter of the environment that holds vLLM.",
+    ),
+    click.option(
+        "--site",
+        type=click.Path(path_type=Path),
+        help="Site folder that holds vLLM, read without its interpreter.",
+    ),
+    click.option(
+        "--state",
+        type=click.Path(path_type=Path),
+        help="Folder for the journal, instead of .kvpatch in the environment.",
+    ),
+    _json,
+)
+_choice = _options(
+    click.option("--only", multiple=True, metavar="ID", help="Only this patch and what it needs."),
+    click.option("--skip", multiple=True, metavar="ID", help="All patches but this one."),
+)
+_trust = _options(
+    click.option(
+        "--accept-foreign",
+        is_flag=True,
+        help="Patch on top of somebody's edit; revert gives the edit back.",
+    ),
+    click.option(
+        "--allow-unverified",
+        is_flag=True,
+        help="Treat a file that RECORD has no hash for as the original.",
+    ),
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="kvpatch")
+def cli() -> None:
+    """Make CacheBlend work on the vLLM and LMCache this host has, and take it back."""
+
+
+@cli.command()
+@_where
+@_choice
+@click.pass_obj
+def status(disk: Any, as_json: bool, only: Any, skip: Any, **where: Any) -> None:
+    """Say whether this host is patched, with what, and whether it can be taken back."""
+    from . import verbs
+
+    _finish(verbs.status(_place(where), _chosen(only, skip), _disk(disk)), as_json)
+
+
+@cli.command()
+@_where
+@_choice
+@_trust
+@click.pass_obj
+def diff(disk: Any, as_json: bool, only: Any, skip: Any, **rest: Any) -> None:
+    """Show what apply would change, as a unified diff."""
+    from . import verbs
+
+    choice = _chosen(only, skip, rest)
+    _finish(verbs.diff(_place(rest), choice, _disk(disk)), as_json)
+
+
+@cli.command()
+@_where
+@_choice
+@_trust
+@click.option("--dry-run", is_flag=True, help="Do everything but write.")
+@click.option("--while-running", is_flag=True, help="Go on although vLLM is running.")
+@click.pass_obj
+def apply(
+    disk: Any,
+    as_json: bool,
+    only: Any,
+    skip: Any,
+    dry_run: bool,
+    while_running: bool,
+    **rest: Any,
+) -> None:
+    """Put the patches in: all of them or nothing."""
+    from . import verbs
+
+    report = verbs.apply(
+        _place(rest),
+        _chosen(only, skip, rest),
+        _disk(disk),
+        dry_run=dry_run,
+        while_running=while_running,
+    )
+    _finish(report, as_json)
+
+
+@cli.command()
+@_where
+@_choice
+@click.pass_obj
+def verify(disk: Any, as_json: bool, only: Any, skip: Any, **where: Any) -> None:
+    """Check that everything is in place; exit 1 if anything is left to do."""
+    from . import verbs
+
+    _finish(verbs.verify(_place(where), _chosen(only, skip), _disk(disk)), as_json)
+
+
+@cli.command()
+@_where
+@click.option("--dry-run", is_flag=True, help="Say what would be put back, and write nothing.")
+@click.option(
+    "--force", is_flag=True, help="Put back files that were changed since; a copy is kept."
+)
+@click.option("--while-running", is_flag=True, help="Go on although vLLM is running.")
+@click.pass_obj
+def revert(
+    disk: Any, as_json: bool, dry_run: bool, force: bool, while_running: bool, **where: Any
+) -> None:
+    """Put every file back byte for byte, by the journal alone."""
+    from . import verbs
+
+    report = verbs.revert(
+        _place(where), _disk(disk), dry_run=dry_run, force=force, while_running=while_running
+    )
+    _finish(report, as_json)
+
+
+@cli.command("list")
+@_json
+def list_patches(as_json: bool) -> None:
+    """List the patches, in the order in which they are applied."""
+    from . import verbs
+
+    _finish(verbs.list_patches(), as_json)
+
+
+@cli.command()
+@click.argument("patch_id", metavar="ID")
+@_json
+def show(patch_id: str, as_json: bool) -> None:
+    """Show why a patch exists, what it does, and when it can go."""
+    from . import verbs
+
+    _finish(verbs.show(patch_id), as_json)
+
+
+@cli.command()
+@click.argument("name")
+@click.option("--gds-path", help="Folder on the fast storage, mounted, one for this pair alone.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the YAML there.")
+@_where
+@click.pass_obj
+def profile(
+    disk: Any, name: str, gds_path: str | None, output: Path | None, as_json: bool, **where: Any
+) -> None:
+    """Print the LMCache configuration for a use, such as gds-blend, as this pair understands it."""
+    from . import verbs
+
+    report = verbs.profile(_place(where), name, gds_path, output, _disk(disk))
+    _finish(report, as_json)
+
+
+def main(arguments: list[str] | None = None, disk: Any = None) -> NoReturn:
+    """Run the command line and exit.
+
+    Args:
+        arguments: instead of those of the process.
+        disk: instead of a :class:`~kvpatch.fsops.Disk` that does what it is told.
+    """
+    given = sys.argv[1:] if arguments is None else arguments
+    sys.exit(int(_run(given, disk)))
+
+
+def _run(given: list[str], disk: Any) -> ExitCode:
+    try:
+        code = cli.main(given, prog_name="kvpatch", standalone_mode=False, obj=disk)
+        return ExitCode(code or 0)
+    except click.exceptions.Exit as exit_:
+        return ExitCode(exit_.exit_code)
+    except click.ClickException as error:
+        hint = "see `kvpatch --help`"
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            hint = f"see `{error.ctx.command_path} --help`"
+        failure = KvpatchError("usage", error.format_message(), hint, ExitCode.USAGE)
+    except KvpatchError as error:
+        failure = error
+    except (KeyboardInterrupt, click.Abort):
+        failure = KvpatchError(
+            "interrupted",
+            "interrupted",
+            "run `kvpatch status`; the next apply or revert cleans up what was half done",
+            ExitCode.ENVIRONMENT,
+        )
+    except BrokenPipeError:
+        return ExitCode.DONE
+    except Exception as error:
+        failure = _bug(error)
+    return _fail(failure, given)
+
+
+def _bug(error: Exception) -> KvpatchError:
+    import traceback
+
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return KvpatchError(
+        "bug",
+        f"kvpatch made a mistake: {type(error).__name__}: {error} "
+        f"({Path(last.filename).name}:{last.lineno})",
+        "report it with this line and the command; `kvpatch status` says what the host is in",
+        ExitCode.BUG,
+    )
+
+
+def _fail(failure: KvpatchError, given: list[str]) -> ExitCode:
+    from .outcome import Report
+
+    command = next((word for word in given if word in cli.commands), "kvpatch")
+    report = Report(command, "", exit_code=failure.exit_code, errors=(failure,))
+    if "--json" in given:
+        click.echo(report.envelope())
+    else:
+        _print_errors(report)
+    return failure.exit_code
+
+
+def _finish(report: Any, as_json: bool) -> None:
+    if as_json:
+        click.echo(report.envelope())
+    else:
+        if report.text:
+            click.echo(report.text)
+        _print_errors(report)
+    raise click.exceptions.Exit(int(report.exit_code))
+
+
+def _print_errors(report: Any) -> None:
+    for error in report.errors:
+        click.echo(f"kvpatch: {error.message}", err=True)
+        click.echo(f"    {error.hint}", err=True)
+
+
+def _place(where: dict[str, Any]) -> Any:
+    from .host import Where
+
+    return Where(where["python"], where["site"], where["state"])
+
+
+def _chosen(only: Any, skip: Any, trust: dict[str, Any] | None = None) -> Any:
+    from .host import Choice
+    from .plan import Options
+
+    trust = trust or {}
+    options = Options(
+        accept_foreign=bool(trust.get("accept_foreign")),
+        allow_unverified=bool(trust.get("allow_unverified")),
+    )
+    return Choice(tuple(only), tuple(skip), options)
+
+
+def _disk(disk: Any) -> Any:
+    from .fsops import Disk
+
+    return Disk() if disk is None else disk

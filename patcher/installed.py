@@ -1,0 +1,150 @@
+"""The installed environment as a tree: each file's provenance by RECORD and by the journals."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from .journal import DistributionState, Entry, Journal, Store
+from .locate import Environment, Installed, symlinked_folder
+from .outcome import ExitCode, KvpatchError, Outcome
+from .patch import Refusal
+from .plan import digest
+from .record import Record
+from .tree import Package, Provenance, Source
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site folder with its journal; ``journal`` is None where nothing was ever applied."""
+
+    path: Path
+    store: Store
+    journal: Journal | None
+
+
+@dataclass(frozen=True)
+class InstalledTree:
+    """The files of the located packages. Reading takes no lock and creates nothing."""
+
+    environment: Environment
+    sites: Mapping[Path, Site]
+    records: dict[str, Record] = field(default_factory=dict)
+
+    def package(self, name: str) -> Package | None:
+        """The distribution that carries the package.
+
+        Raises:
+            KvpatchError: ``bad-version``, where its version is not one of PEP 440.
+        """
+        installed = self.environment.packages.get(name)
+        if installed is None:
+            return None
+        try:
+            return Package(installed.distribution, Version(installed.version))
+        except InvalidVersion as error:
+            raise KvpatchError(
+                "bad-version",
+                f"{installed.distribution} says its version is {installed.version!r}, "
+                "which is not a version",
+                f"reinstall {installed.distribution}",
+                ExitCode.ENVIRONMENT,
+            ) from error
+
+    def owned(self, name: str) -> tuple[str, ...]:
+        """The paths that the journal of the package's site folder has for its distribution."""
+        installed = self.environment.packages.get(name)
+        if installed is None:
+            return ()
+        journal = self.sites[installed.site].journal
+        if journal is None:
+            return ()
+        prefix = f"{name}/"
+        return tuple(path for path in journal.entries if path.startswith(prefix))
+
+    def source(self, name: str, path: str) -> Source | None:
+        """The file and where its bytes come from.
+
+        Raises:
+            Refusal: ``conflict``, where the path is no plain file or lies behind a linked folder.
+            KvpatchError: ``unreadable``.
+        """
+        installed = self.environment.packages[name]
+        file = installed.site / path
+        if not _is_file(installed.site, path):
+            return None
+        try:
+            content = file.read_bytes()
+        except OSError as error:
+            raise KvpatchError(
+                "unreadable",
+                f"{file} can't be read: {error.strerror}",
+                "run kvpatch as a user who may read the environment",
+                ExitCode.ENVIRONMENT,
+            ) from error
+        entry = self._entry(installed, path)
+        found = digest(content)
+        if entry is not None and found == entry.after:
+            original = self.sites[installed.site].store.original(entry.original)
+            return Source(path, content, Provenance.OURS, original, entry.basis, entry.patches)
+        if installed.editable:
+            where = installed.editable_location or str(installed.site)
+            why = f"{installed.distribution} is an editable install of {where}"
+            return Source(path, content, Provenance.UNKNOWN, why=why)
+        expected = self.record(name).hash_of(path)
+        if expected == found:
+            return Source(path, content, Provenance.PRISTINE)
+        if expected is None:
+            why = f"the RECORD of {installed.distribution} has no hash of {path}"
+            return Source(path, content, Provenance.UNKNOWN, why=why)
+        why = f"it differs from {installed.distribution} {installed.version} as released"
+        original = None
+        if entry is not None:
+            why = "it was changed after kvpatch wrote it"
+            original = self.sites[installed.site].store.original(entry.original)
+        return Source(path, content, Provenance.OTHER, original, why=why)
+
+    def record(self, name: str) -> Record:
+        """The RECORD of the distribution that carries the package, read once."""
+        if name not in self.records:
+            self.records[name] = self.environment.packages[name].record()
+        return self.records[name]
+
+    @cached_property
+    def distribution_states(self) -> Mapping[str, DistributionState]:
+        """Version and RECORD digest of each located distribution, by distribution name."""
+        return {
+            installed.distribution: DistributionState(installed.version, self.record(name).digest)
+            for name, installed in self.environment.packages.items()
+        }
+
+    def _entry(self, installed: Installed, path: str) -> Entry | None:
+        journal = self.sites[installed.site].journal
+        return None if journal is None else journal.entries.get(path)
+
+
+def _is_file(site: Path, path: str) -> bool:
+    """Whether a file stands at that path; a refusal where something else does."""
+    folder = symlinked_folder(site, path)
+    if folder is not None:
+        raise Refusal(
+            Outcome.CONFLICT,
+            f"{folder} is a symbolic link to a folder, and writing through it would change "
+            "files that other environments may share",
+        )
+    file = site / path
+    try:
+        mode = os.lstat(file).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if stat.S_ISLNK(mode) and not file.exists():
+        raise Refusal(Outcome.CONFLICT, f"{path} is a symbolic link to nothing")
+    if stat.S_ISDIR(mode) or not file.is_file():
+        raise Refusal(Outcome.CONFLICT, f"{path} is not a file")
+    return True

@@ -1,0 +1,167 @@
+"""What the verbs report of a plan: data for machines, and text that answers first things first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .host import View
+from .outcome import Outcome
+from .plan import FilePlan, PatchPlan, Plan
+from .transaction import Standing
+
+
+def plan_data(seen: View, standings: Sequence[Standing] = ()) -> dict[str, Any]:
+    """``data`` of the verbs that plan: environment, patches, files, and the operator's answers."""
+    environment = seen.host.environment
+    python = environment.interpreter
+    return {
+        "environment": {
+            "python": str(python.executable) if python else None,
+            "packages": {
+                name: {
+                    "distribution": installed.distribution,
+                    "version": installed.version,
+                    "site": str(installed.site),
+                    "editable": installed.editable,
+                }
+                for name, installed in environment.packages.items()
+            },
+        },
+        "patched": patched(seen.plan),
+        "revertible": bool(standings) and all(item.revertible for item in standings),
+        "interrupted": seen.host.interrupted,
+        "taken_along": list(seen.selection.taken_along),
+        "running": [{"pid": item.pid, "command": item.command} for item in seen.running],
+        "patches": [patch_data(patch) for patch in seen.plan.patches],
+        "files": [file_data(file) for file in seen.plan.files],
+    }
+
+
+def patch_data(patch: PatchPlan) -> dict[str, Any]:
+    """One entry of ``data.patches``."""
+    return {
+        "id": patch.id,
+        "distribution": patch.distribution,
+        "version": patch.version,
+        "outcome": patch.outcome.value,
+        "reason": patch.reason,
+        "tested": patch.tested,
+        "targets": [
+            {"path": target.path, "outcome": target.outcome.value, "reason": target.reason}
+            for target in patch.targets
+        ],
+    }
+
+
+def file_data(file: FilePlan) -> dict[str, Any]:
+    """One entry of ``data.files``: sha256 before, and after an apply."""
+    return {
+        "path": file.path,
+        "state": file.state,
+        "before": file.before_digest,
+        "after": file.after_digest,
+    }
+
+
+def patched(plan: Plan) -> bool:
+    """Whether the model is registered on this host as it stands."""
+    done = (Outcome.ALREADY, Outcome.APPLIED, Outcome.ABSORBED)
+    cures = [patch for patch in plan.patches if patch.cures]
+    met = [patch for patch in cures if patch.outcome in done]
+    return bool(met) and all(
+        patch.outcome in (*done, Outcome.OUT_OF_RANGE, Outcome.NOT_NEEDED) for patch in cures
+    )
+
+
+def status_text(seen: View, standings: Sequence[Standing]) -> str:
+    """Is this host patched, with what, and can it be taken back; then the details."""
+    lines = [environment_line(seen), ""]
+    lines += [f"patched     {_patched_answer(seen.plan)}", f"take back   {_back_answer(standings)}"]
+    if seen.host.interrupted:
+        lines.append("interrupted an earlier run stopped half way; the next apply or revert cleans up")
+    lines += ["", *_table(_file_rows(seen.plan)), "", *_table(_patch_rows(seen.plan))]
+    if untested := _untested(seen.plan):
+        lines += ["", untested]
+    return "\n".join(lines)
+
+
+def environment_line(seen: View) -> str:
+    """The pair and where it is."""
+    packages = seen.host.environment.packages
+    vllm, lmcache = packages["vllm"], packages.get("lmcache")
+    name = "" if vllm.distribution == "vllm" else f" (as {vllm.distribution})"
+    other = f"LMCache {lmcache.version}" if lmcache else "no LMCache"
+    return f"vLLM {vllm.version}{name} with {other}, in {vllm.site}"
+
+
+def patches_text(plan: Plan) -> str:
+    """The patches with their outcomes, one a line."""
+    return "\n".join(_table(_patch_rows(plan)))
+
+
+def _patched_answer(plan: Plan) -> str:
+    ids = {outcome: _ids(plan, outcome) for outcome in Outcome}
+    ours = ids[Outcome.ALREADY] + ids[Outcome.APPLIED]
+    if plan.refused:
+        return f"no, and apply would refuse: {plan.refused[0].reason}"
+    if patched(plan) and ours:
+        return f"yes, with {', '.join(ours)}"
+    if patched(plan):
+        return "yes, but not by kvpatch: apply leaves it as it is"
+    if pending := ids[Outcome.PENDING]:
+        have = f", only with {', '.join(ours)}" if ours else ""
+        return f"no{have}; `kvpatch apply` would put in {', '.join(pending)}"
+    return "no, and no chosen patch is for this release"
+
+
+def _back_answer(standings: Sequence[Standing]) -> str:
+    if not standings:
+        return "nothing to take back"
+    stuck = [item for item in standings if not item.revertible]
+    if stuck:
+        return f"not as it stands: {stuck[0].path} {stuck[0].sentence}"
+    count = len(standings)
+    files = "1 file" if count == 1 else f"{count} files"
+    return f"yes, `kvpatch revert` puts {files} back byte for byte"
+
+
+def _file_rows(plan: Plan) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("is now", "apply would", "file")]
+    for file in plan.files:
+        would = "change it" if file.pending and not plan.refused else "leave it"
+        rows.append((file.state, would, file.path))
+    return rows if len(rows) > 1 else []
+
+
+def _patch_rows(plan: Plan) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("patch", "outcome", "what it does, or why not")]
+    for patch in plan.patches:
+        quiet = patch.outcome in (Outcome.ALREADY, Outcome.APPLIED, Outcome.PENDING)
+        rows.append((patch.id, patch.outcome.value, patch.title if quiet else patch.reason))
+    return rows
+
+
+def _untested(plan: Plan) -> str | None:
+    names = [
+        f"{patch.distribution} {patch.version}"
+        for patch in plan.patches
+        if patch.version and not patch.tested and patch.outcome is not Outcome.OUT_OF_RANGE
+    ]
+    if not names:
+        return None
+    return f"{names[0]} was not among the releases this kvpatch was tested on; its anchors decide"
+
+
+def _ids(plan: Plan, outcome: Outcome) -> list[str]:
+    return [patch.id for patch in plan.patches if patch.outcome is outcome]
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    if not rows:
+        return []
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    return [
+        "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]])
+        for row in rows
+    ]
