@@ -84,7 +84,10 @@ def compile_in_target(
     ]
     data = json.dumps(request).encode("ascii")
     answer = _ask(interpreter.executable, "compile", data, timeout, environ)
-    return {str(path): str(error) for path, error in answer["errors"].items()}
+    errors = answer.get("errors")
+    if not isinstance(errors, dict):
+        raise _bad(interpreter.executable, "gave an answer that makes no sense")
+    return {str(path): str(error) for path, error in errors.items()}
 
 
 def _ask(
