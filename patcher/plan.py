@@ -2,50 +2,26 @@
 
 from __future__ import annotations
 
-import ast
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import Version
 
-from .functions import differing, function_hashes
+from .fold import FilePlan as FilePlan
+from .fold import Options as Options
+from .fold import TargetPlan as TargetPlan
+from .fold import digest as digest
+from .fold import plan_file
 from .outcome import Outcome, worst
-from .patch import Judgement, Refusal, Target
-from .tree import Package, Provenance, Source, Tree
+from .patch import Target
+from .tree import Package, Tree
 
 if TYPE_CHECKING:
-    from .catalogue import Catalogue
     from .series import Member, Series
 
 GOAL = "H"
 """The letter of the missing registration: without its cure no pair blends."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How far a plan may go.
-
-    ``thorough`` re-plans files that are ours by hash too; ``brief`` takes from the catalogue what
-    planning a file of that hash came to, which is enough for a report but not for a change.
-    """
-
-    accept_foreign: bool = False
-    allow_unverified: bool = False
-    thorough: bool = False
-    brief: bool = False
-    known: Catalogue | None = None
-
-
-@dataclass(frozen=True)
-class TargetPlan:
-    """What a plan says about one file of one patch."""
-
-    path: str
-    outcome: Outcome
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -62,32 +38,6 @@ class PatchPlan:
     tested: bool
     cures: tuple[str, ...]
     targets: tuple[TargetPlan, ...] = ()
-
-
-@dataclass(frozen=True)
-class FilePlan:
-    """One file as it stands and as it would be; ``after`` is None where it was not worked out."""
-
-    path: str
-    package: str
-    distribution: str
-    state: str
-    content: bytes
-    original: bytes
-    after_digest: str
-    after: bytes | None = None
-    basis: str = "pristine"
-    patches: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def before_digest(self) -> str:
-        """sha256 of the bytes as they stand."""
-        return digest(self.content)
-
-    @property
-    def pending(self) -> bool:
-        """Whether applying would change the file."""
-        return self.after_digest != self.before_digest
 
 
 @dataclass(frozen=True)
@@ -140,7 +90,7 @@ def plan(series: Series, tree: Tree, options: Options | None = None) -> Plan:
         package = tree.package(name)
         if package is None:
             continue
-        file, outcomes = _plan_file(tree, name, package, path, items, options)
+        file, outcomes = plan_file(tree, name, package, path, items, options)
         if file is not None:
             files.append(file)
         for patch_id, target_plan in outcomes.items():
@@ -149,11 +99,6 @@ def plan(series: Series, tree: Tree, options: Options | None = None) -> Plan:
         if member.id not in verdicts:
             verdicts[member.id] = _conclude(member, tree, told[member.id], options)
     return Plan(tuple(verdicts[member.id] for member in series.members), tuple(files))
-
-
-def digest(data: bytes) -> str:
-    """Lower-case hexadecimal sha256."""
-    return hashlib.sha256(data).hexdigest()
 
 
 def _aim(
@@ -210,172 +155,3 @@ def _verdict(
         tested=bool(known and package and known.tested(member.patch.distribution, package.version)),
         cures=member.patch.cures,
     )
-
-
-_Items = Sequence[tuple["Member", Target]]
-_Told = Mapping[str, TargetPlan]
-
-
-def _plan_file(
-    tree: Tree, name: str, package: Package, path: str, items: _Items, options: Options
-) -> tuple[FilePlan | None, _Told]:
-    try:
-        source = tree.source(name, path)
-    except Refusal as refusal:
-        return None, _tell(items, path, refusal.outcome, refusal.reason)
-    if source is None:
-        return None, _tell(items, path, Outcome.MISSING, f"{path} is not there")
-    file = FilePlan(
-        path=path,
-        package=name,
-        distribution=package.distribution,
-        state=source.provenance.value,
-        content=source.content,
-        original=source.content,
-        after_digest=digest(source.content),
-        after=source.content,
-    )
-    if source.provenance is Provenance.OURS and source.original is not None:
-        file = replace(file, original=source.original, basis=source.basis or "pristine")
-        if not options.thorough and dict(source.written) == _digests(items):
-            return replace(file, patches=source.written), _tell(
-                items, path, Outcome.ALREADY, "in place as kvpatch wrote it"
-            )
-        return _fold(file, package, items, source)
-    if source.provenance is Provenance.PRISTINE:
-        if (
-            options.brief
-            and options.known
-            and (short := options.known.outcome(items, file.before_digest))
-        ):
-            after, told = short
-            return replace(file, after_digest=after, after=None), told
-        return _fold(file, package, items, source)
-    return _plan_strange(file, package, items, source, options)
-
-
-def _plan_strange(
-    file: FilePlan, package: Package, items: _Items, source: Source, options: Options
-) -> tuple[FilePlan, _Told]:
-    """A file that is neither pristine nor ours: proof that it does the work, or a refusal."""
-    judgements = _judge(file.content, package.release, items)
-    if all(judgement.holds for judgement in judgements.values()):
-        return file, {
-            patch_id: TargetPlan(file.path, Outcome.ABSORBED, f"{judgement.reason}; {source.why}")
-            for patch_id, judgement in judgements.items()
-        }
-    why = f"{source.why}{_differing(file, package, items, source, options)}"
-    unknown = source.provenance is Provenance.UNKNOWN
-    if options.allow_unverified if unknown else options.accept_foreign:
-        basis = "unverified" if unknown else "foreign"
-        return _fold(replace(file, basis=basis), package, items, source)
-    file = replace(file, state="unknown" if unknown else "foreign")
-    return file, {
-        patch_id: TargetPlan(file.path, Outcome.FOREIGN, f"{why}; {judgement.reason}")
-        for patch_id, judgement in judgements.items()
-    }
-
-
-def _differing(
-    file: FilePlan, package: Package, items: _Items, source: Source, options: Options
-) -> str:
-    """Names the functions in which a strange text differs from the release, or from ours."""
-    if source.original is not None:
-        ours, _ = _fold(replace(file, original=source.original), package, items, source)
-        expected = ours.after if ours.after is not None else source.original
-        names = differing(function_hashes(expected), function_hashes(file.content))
-    elif options.known is not None:
-        known = options.known.functions_of(file.package, package.version, file.path)
-        names = () if known is None else differing(known, function_hashes(file.content))
-    else:
-        names = ()
-    return f" in {', '.join(names)}" if names else ""
-
-
-def _fold(
-    file: FilePlan, package: Package, items: _Items, source: Source
-) -> tuple[FilePlan, _Told]:
-    """Fold the patches over the original, parsed once and written once."""
-    base = file.original
-    if not items:
-        return replace(file, after=base, after_digest=digest(base)), {}
-    from . import rewrite
-
-    judgements = _judge(base, package.release, items)
-    told = {
-        patch_id: TargetPlan(file.path, Outcome.ABSORBED, judgement.reason)
-        for patch_id, judgement in judgements.items()
-        if judgement.holds
-    }
-    open_items = [(member, target) for member, target in items if member.id not in told]
-    if not open_items:
-        return replace(file, after=base, after_digest=digest(base)), told
-    member_id = open_items[0][0].id
-    try:
-        module = rewrite.parse(base)
-        for member, target in open_items:
-            member_id = member.id
-            module = target.transform(module)
-        after = rewrite.generate(module)
-        _check(base, after, package.release, open_items)
-    except Refusal as refusal:
-        return file, {**told, **_refuse(open_items, member_id, file.path, refusal)}
-    file = replace(file, after=after, after_digest=digest(after), patches=_digests(open_items))
-    for member, _ in open_items:
-        if after == file.content:
-            outcome, reason = Outcome.ALREADY, "in place as kvpatch wrote it"
-        elif source.written.get(member.id) == member.digest:
-            outcome, reason = Outcome.ALREADY, "in place; other patches of the file are pending"
-        else:
-            outcome, reason = Outcome.PENDING, "apply would put it in"
-        told[member.id] = TargetPlan(file.path, outcome, reason)
-    return file, told
-
-
-def _check(base: bytes, after: bytes, release: Version, items: _Items) -> None:
-    """See that the folded result compiles and holds every patch's post-condition.
-
-    Raises:
-        Refusal: ``conflict``, naming the patch.
-    """
-    try:
-        before, folded = ast.parse(base), ast.parse(after)
-    except (SyntaxError, ValueError) as error:
-        raise Refusal(Outcome.CONFLICT, f"the result does not parse: {error}") from error
-    for member, _ in items:
-        for judgement in (
-            member.patch.post_condition(folded, release),
-            member.patch.faithful(before, folded),
-        ):
-            if not judgement.holds:
-                raise Refusal(
-                    Outcome.CONFLICT, f"{member.id} would not do its work: {judgement.reason}"
-                )
-
-
-def _judge(content: bytes, release: Version, items: _Items) -> Mapping[str, Judgement]:
-    try:
-        module = ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        failed = Judgement(False, f"the file does not parse: {error}")
-        return {member.id: failed for member, _ in items}
-    return {member.id: member.patch.post_condition(module, release) for member, _ in items}
-
-
-def _refuse(items: _Items, culprit: str, path: str, refusal: Refusal) -> Mapping[str, TargetPlan]:
-    """The culprit's own outcome; the others of the file can't go in without it."""
-    waiting = f"{culprit} of the same file was refused"
-    return {
-        member.id: TargetPlan(path, refusal.outcome, refusal.reason)
-        if member.id == culprit
-        else TargetPlan(path, Outcome.PENDING, waiting)
-        for member, _ in items
-    }
-
-
-def _tell(items: _Items, path: str, outcome: Outcome, reason: str) -> _Told:
-    return {member.id: TargetPlan(path, outcome, reason) for member, _ in items}
-
-
-def _digests(items: Iterable[tuple[Member, Target]]) -> dict[str, str]:
-    return {member.id: member.digest for member, _ in items}

@@ -1,0 +1,253 @@
+"""What would become of one file: proof that it does the work, or the patches folded over it."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from packaging.version import Version
+
+from .functions import differing, function_hashes
+from .outcome import Outcome
+from .patch import Judgement, Refusal, Target
+from .tree import Package, Provenance, Source, Tree
+
+if TYPE_CHECKING:
+    from .catalogue import Catalogue
+    from .series import Member
+
+
+@dataclass(frozen=True)
+class Options:
+    """How far a plan may go.
+
+    ``thorough`` re-plans files that are ours by hash too; ``brief`` takes from the catalogue what
+    planning a file of that hash came to, which is enough for a report but not for a change.
+    """
+
+    accept_foreign: bool = False
+    allow_unverified: bool = False
+    thorough: bool = False
+    brief: bool = False
+    known: Catalogue | None = None
+
+
+@dataclass(frozen=True)
+class TargetPlan:
+    """What a plan says about one file of one patch."""
+
+    path: str
+    outcome: Outcome
+    reason: str
+
+
+@dataclass(frozen=True)
+class FilePlan:
+    """One file as it stands and as it would be; ``after`` is None where it was not worked out."""
+
+    path: str
+    package: str
+    distribution: str
+    state: str
+    content: bytes
+    original: bytes
+    after_digest: str
+    after: bytes | None = None
+    basis: str = "pristine"
+    patches: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def before_digest(self) -> str:
+        """sha256 of the bytes as they stand."""
+        return digest(self.content)
+
+    @property
+    def pending(self) -> bool:
+        """Whether applying would change the file."""
+        return self.after_digest != self.before_digest
+
+
+def digest(data: bytes) -> str:
+    """Lower-case hexadecimal sha256."""
+    return hashlib.sha256(data).hexdigest()
+
+
+Items = Sequence[tuple["Member", Target]]
+Told = Mapping[str, TargetPlan]
+
+
+def plan_file(
+    tree: Tree, name: str, package: Package, path: str, items: Items, options: Options
+) -> tuple[FilePlan | None, Told]:
+    """Plan one file with the patches that touch it, in series order.
+
+    Returns:
+        the file, None where there is none to speak of, and each patch's verdict on it by id.
+    """
+    try:
+        source = tree.source(name, path)
+    except Refusal as refusal:
+        return None, _tell(items, path, refusal.outcome, refusal.reason)
+    if source is None:
+        return None, _tell(items, path, Outcome.MISSING, f"{path} is not there")
+    file = FilePlan(
+        path=path,
+        package=name,
+        distribution=package.distribution,
+        state=source.provenance.value,
+        content=source.content,
+        original=source.content,
+        after_digest=digest(source.content),
+        after=source.content,
+    )
+    if source.provenance is Provenance.OURS and source.original is not None:
+        file = replace(file, original=source.original, basis=source.basis or "pristine")
+        if not options.thorough and dict(source.written) == _digests(items):
+            return replace(file, patches=source.written), _tell(
+                items, path, Outcome.ALREADY, "in place as kvpatch wrote it"
+            )
+        return _fold(file, package, items, source)
+    if source.provenance is Provenance.PRISTINE:
+        if (
+            options.brief
+            and options.known
+            and (short := options.known.outcome(items, file.before_digest))
+        ):
+            after, told = short
+            return replace(file, after_digest=after, after=None), told
+        return _fold(file, package, items, source)
+    return _plan_strange(file, package, items, source, options)
+
+
+def _plan_strange(
+    file: FilePlan, package: Package, items: Items, source: Source, options: Options
+) -> tuple[FilePlan, Told]:
+    """A file that is neither pristine nor ours: proof that it does the work, or a refusal."""
+    judgements = _judge(file.content, package.release, items)
+    if all(judgement.holds for judgement in judgements.values()):
+        return file, {
+            patch_id: TargetPlan(file.path, Outcome.ABSORBED, f"{judgement.reason}; {source.why}")
+            for patch_id, judgement in judgements.items()
+        }
+    why = f"{source.why}{_differing(file, package, items, source, options)}"
+    unknown = source.provenance is Provenance.UNKNOWN
+    if options.allow_unverified if unknown else options.accept_foreign:
+        basis = "unverified" if unknown else "foreign"
+        return _fold(replace(file, basis=basis), package, items, source)
+    file = replace(file, state="unknown" if unknown else "foreign")
+    return file, {
+        patch_id: TargetPlan(file.path, Outcome.FOREIGN, f"{why}; {judgement.reason}")
+        for patch_id, judgement in judgements.items()
+    }
+
+
+def _differing(
+    file: FilePlan, package: Package, items: Items, source: Source, options: Options
+) -> str:
+    """Names the functions in which a strange text differs from the release, or from ours."""
+    if source.original is not None:
+        ours, _ = _fold(replace(file, original=source.original), package, items, source)
+        expected = ours.after if ours.after is not None else source.original
+        names = differing(function_hashes(expected), function_hashes(file.content))
+    elif options.known is not None:
+        known = options.known.functions_of(file.package, package.version, file.path)
+        names = () if known is None else differing(known, function_hashes(file.content))
+    else:
+        names = ()
+    return f" in {', '.join(names)}" if names else ""
+
+
+def _fold(file: FilePlan, package: Package, items: Items, source: Source) -> tuple[FilePlan, Told]:
+    """Fold the patches over the original, parsed once and written once."""
+    base = file.original
+    if not items:
+        return replace(file, after=base, after_digest=digest(base)), {}
+    from . import rewrite
+
+    judgements = _judge(base, package.release, items)
+    told = {
+        patch_id: TargetPlan(file.path, Outcome.ABSORBED, judgement.reason)
+        for patch_id, judgement in judgements.items()
+        if judgement.holds
+    }
+    open_items = [(member, target) for member, target in items if member.id not in told]
+    if not open_items:
+        return replace(file, after=base, after_digest=digest(base)), told
+    member_id = open_items[0][0].id
+    try:
+        module = rewrite.parse(base)
+        for member, target in open_items:
+            member_id = member.id
+            module = target.transform(module)
+        after = rewrite.generate(module)
+        _check(base, after, package.release, open_items)
+    except Refusal as refusal:
+        return file, {**told, **_refuse(open_items, member_id, file.path, refusal)}
+    file = replace(file, after=after, after_digest=digest(after), patches=_digests(open_items))
+    for member, _ in open_items:
+        if after == file.content:
+            outcome, reason = Outcome.ALREADY, "in place as kvpatch wrote it"
+        elif source.written.get(member.id) == member.digest:
+            outcome, reason = Outcome.ALREADY, "in place; other patches of the file are pending"
+        else:
+            outcome, reason = Outcome.PENDING, "apply would put it in"
+        told[member.id] = TargetPlan(file.path, outcome, reason)
+    return file, told
+
+
+def _check(base: bytes, after: bytes, release: Version, items: Items) -> None:
+    """See that the folded result compiles and holds every patch's post-condition.
+
+    Raises:
+        Refusal: ``conflict``, naming the patch.
+    """
+    try:
+        before, folded = ast.parse(base), ast.parse(after)
+    except (SyntaxError, ValueError) as error:
+        raise Refusal(Outcome.CONFLICT, f"the result does not parse: {error}") from error
+    checked: dict[object, Judgement] = {}
+    for member, _ in items:
+        goal, stock = member.patch.post_condition, member.patch.faithful
+        if goal not in checked:
+            checked[goal] = goal(folded, release)
+        if stock not in checked:
+            checked[stock] = stock(before, folded)
+        for judgement in (checked[goal], checked[stock]):
+            if not judgement.holds:
+                raise Refusal(
+                    Outcome.CONFLICT, f"{member.id} would not do its work: {judgement.reason}"
+                )
+
+
+def _judge(content: bytes, release: Version, items: Items) -> Mapping[str, Judgement]:
+    try:
+        module = ast.parse(content)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        failed = Judgement(False, f"the file does not parse: {error}")
+        return {member.id: failed for member, _ in items}
+    # Patches that work towards one goal share its post-condition: judge once.
+    conditions = dict.fromkeys(member.patch.post_condition for member, _ in items)
+    verdicts = {condition: condition(module, release) for condition in conditions}
+    return {member.id: verdicts[member.patch.post_condition] for member, _ in items}
+
+
+def _refuse(items: Items, culprit: str, path: str, refusal: Refusal) -> Mapping[str, TargetPlan]:
+    """The culprit's own outcome; the others of the file can't go in without it."""
+    waiting = f"{culprit} of the same file was refused"
+    return {
+        member.id: TargetPlan(path, refusal.outcome, refusal.reason)
+        if member.id == culprit
+        else TargetPlan(path, Outcome.PENDING, waiting)
+        for member, _ in items
+    }
+
+
+def _tell(items: Items, path: str, outcome: Outcome, reason: str) -> Told:
+    return {member.id: TargetPlan(path, outcome, reason) for member, _ in items}
+
+
+def _digests(items: Items) -> dict[str, str]:
+    return {member.id: member.digest for member, _ in items}
