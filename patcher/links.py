@@ -60,8 +60,12 @@ def symlinked_folder(site: Path, relative: str) -> Path | None:
     return None
 
 
-def file_facts(path: Path) -> FileFacts:
+def file_facts(path: Path, *, mounts: Path = Path("/proc/self/mountinfo")) -> FileFacts:
     """Link, mode, owner of a file, and whether it can be replaced. Changes and creates nothing.
+
+    Args:
+        path: the file; a symbolic link is described itself, not followed.
+        mounts: the table of mounts, in the kernel's format.
 
     Raises:
         KvpatchError: ``no-file`` (exit 4) where nothing is, ``not-a-file`` (exit 3) for a folder
@@ -92,7 +96,7 @@ def file_facts(path: Path) -> FileFacts:
             "reinstall the distribution it belongs to",
             ExitCode.REFUSED,
         )
-    reason = reason or _why_not_writable(path, link, content)
+    reason = reason or _why_not_writable(path, link, content, mounts)
     return FileFacts(
         path=path,
         link=link,
@@ -106,12 +110,17 @@ def file_facts(path: Path) -> FileFacts:
     )
 
 
-def _why_not_writable(path: Path, link: LinkKind, content: os.stat_result) -> str | None:
+def _why_not_writable(
+    path: Path, link: LinkKind, content: os.stat_result, mounts: Path
+) -> str | None:
     user = os.geteuid()
     if user not in (0, content.st_uid):
         return f"it belongs to user {content.st_uid}, which a new file would not"
     if user != 0 and content.st_gid not in {os.getegid(), *os.getgroups()}:
         return f"it belongs to group {content.st_gid}, which a new file could not"
+    # In a container's image layers, opening for writing already copies the file.
+    if _is_layered(path.parent, mounts):
+        return _why_unwritable_unopened(path.parent)
     # A link's content stays as it is: only the folder that holds the link has to take a new one.
     if link is not LinkKind.SYMBOLIC:
         try:
@@ -123,17 +132,36 @@ def _why_not_writable(path: Path, link: LinkKind, content: os.stat_result) -> st
     return _why_no_new_file(path.parent)
 
 
+def _is_layered(folder: Path, mounts: Path) -> bool:
+    """Whether the folder is on a union of layers, such as overlayfs."""
+    device = folder.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        lines = mounts.read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        if before.split(" ", 3)[2:3] == [number]:
+            return any(word in after.split(" ", 1)[0] for word in ("overlay", "union", "aufs"))
+    return False
+
+
 def _why_no_new_file(folder: Path) -> str | None:
     """Why a folder takes no new file, tried with one that has no name and is gone at once."""
-    refused = f"{folder} takes no new file: "
     try:
         os.close(os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))
     except OSError as error:
         if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT):
-            return refused + str(error.strerror)
-        # This file system has no nameless files: what is known without trying has to do.
-        if os.statvfs(folder).f_flag & os.ST_RDONLY:
-            return refused + os.strerror(errno.EROFS)
-        if not os.access(folder, os.W_OK | os.X_OK):
-            return refused + os.strerror(errno.EACCES)
+            return f"{folder} takes no new file: {error.strerror}"
+        return _why_unwritable_unopened(folder)
+    return None
+
+
+def _why_unwritable_unopened(folder: Path) -> str | None:
+    """The same by mount and mode alone, where nothing can be tried without leaving a trace."""
+    if os.statvfs(folder).f_flag & os.ST_RDONLY:
+        return f"{folder} takes no new file: {os.strerror(errno.EROFS)}"
+    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
+        return f"{folder} takes no new file: {os.strerror(errno.EACCES)}"
     return None

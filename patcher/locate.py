@@ -156,7 +156,9 @@ def _from_python(
 ) -> Environment:
     interpreter, answer = survey_target(python, timeout=timeout, environ=variables)
     if needs and needs not in answer["packages"]:
-        raise _not_there(needs, str(python), answer, "name another one with --python or --site")
+        real = answer.get("executable") or str(python)
+        where = str(python) if real == str(python) else f"{python} (that is {real})"
+        raise _not_there(needs, where, answer, "name another one with --python or --site")
     return Environment(interpreter, _packages(answer), site_given=False)
 
 

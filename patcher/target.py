@@ -107,7 +107,6 @@ def _ask(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            cwd="/",
             env=_child_environ(os.environ if environ is None else environ),
             start_new_session=True,
         )
@@ -219,7 +218,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _child_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """The child's environment: no relative entry on its path may point into its other folder."""
+    """The child's environment: no entry on its path may depend on the folder it works in."""
     result = {name: value for name, value in environ.items() if name not in _DROPPED}
     result["PYTHONSAFEPATH"] = "1"
     entries = [entry for entry in result.pop("PYTHONPATH", "").split(os.pathsep) if entry]

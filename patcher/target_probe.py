@@ -345,6 +345,7 @@ def compile_sources(request: list[dict[str, str]]) -> Facts:
 
 
 def _main(mode: str, marker: str) -> None:
+    os.chdir("/")  # Only now: which Python a shim starts may depend on the folder.
     answer = describe_interpreter()
     if mode == "compile":
         answer["errors"] = compile_sources(json.loads(sys.stdin.buffer.read()))

@@ -135,7 +135,7 @@ def test_without_nameless_files_the_mount_and_the_mode_decide(
     before = _state(worker.parent)
     assert file_facts(worker).writable
     assert _state(worker.parent) == before
-    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
     assert os.strerror(errno.EACCES) in str(file_facts(worker).reason)
     mounted = os.statvfs(worker)
 
@@ -144,6 +144,24 @@ def test_without_nameless_files_the_mount_and_the_mode_decide(
 
     monkeypatch.setattr(os, "statvfs", lambda _: ReadOnly)
     assert os.strerror(errno.EROFS) in str(file_facts(worker).reason)
+
+
+@pytest.mark.parametrize("kind", ["overlay", "fuse.fuse-overlayfs", "aufs", "fuse.unionfs"])
+def test_on_image_layers_nothing_is_opened_for_writing(
+    worker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    device = worker.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "garbage\n"
+        f"21 1 254:99 / / rw - {'ext4' if kind == 'aufs' else 'overlay'} none rw\n"
+        f"22 1 {number} / / rw,relatime shared:1 - {kind} none rw,lowerdir=/l\n"
+    )
+    for path in (worker, worker.parent):
+        _refuse(monkeypatch, path, errno.EIO)
+    assert file_facts(worker, mounts=mounts).writable
+    assert not file_facts(worker, mounts=tmp_path / "none").writable
 
 
 def test_an_owner_or_group_that_could_not_be_kept_is_the_reason(

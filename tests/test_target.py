@@ -102,6 +102,19 @@ def test_a_relative_python_path_means_the_folder_kvpatch_was_started_in(
     assert survey_target(python)[1]["packages"]["vllm"]["site"] == str(tmp_path / "here" / "lib")
 
 
+def test_a_shim_that_looks_at_the_folder_starts_the_same_python_as_for_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python, site = _venv(tmp_path / "env")
+    install(site, "vllm", "0.11.1", VLLM)
+    (tmp_path / "wanted").write_text(str(python))
+    shim = _script(tmp_path / "shim", 'exec "$(cat wanted)" "$@"\n')
+    monkeypatch.chdir(tmp_path)
+    interpreter, answer = survey_target(shim)
+    assert (interpreter.executable, interpreter.prefix) == (shim, str(tmp_path / "env"))
+    assert answer["executable"] == str(python)
+
+
 def test_nothing_is_imported_and_no_file_is_left(tmp_path: Path) -> None:
     python, site = _venv(tmp_path / "env")
     install(site, "vllm", "0.11.1", VLLM)
