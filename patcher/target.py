@@ -218,12 +218,12 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _child_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """The child's environment: no entry on its path may depend on the folder it works in."""
+    """The child's environment: an empty entry on the path would be the working folder."""
     result = {name: value for name, value in environ.items() if name not in _DROPPED}
     result["PYTHONSAFEPATH"] = "1"
     entries = [entry for entry in result.pop("PYTHONPATH", "").split(os.pathsep) if entry]
     if entries:
-        result["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in entries)
+        result["PYTHONPATH"] = os.pathsep.join(entries)
     return result
 
 

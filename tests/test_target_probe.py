@@ -188,6 +188,15 @@ def test_an_editable_install_is_told_with_its_checkout(tmp_path: Path, below: st
     assert tuple(facts[key] for key in keys) == expected
 
 
+def test_an_editable_plugin_does_not_stand_for_a_checkout_elsewhere(tmp_path: Path) -> None:
+    plugin, checkout, site = (tmp_path / name for name in ("vllm-ascend", "vllm", "site"))
+    install(checkout, "x", "1", VLLM)
+    shutil.rmtree(checkout / "x-1.dist-info")
+    install(site, "vllm-ascend", "9", {}, editable=plugin)
+    facts = _vllm(site, checkout)
+    assert (facts["dist_info"], facts["version"]) == (None, "0.11.1")
+
+
 def test_an_egg_link_is_an_editable_install(tmp_path: Path) -> None:
     checkout, site = tmp_path / "checkout", tmp_path / "site"
     install(checkout, "x", "1", VLLM)
@@ -219,8 +228,8 @@ def test_a_wheel_installed_from_a_local_file_is_not_editable(tmp_path: Path) -> 
         assert _vllm(tmp_path)["editable"] is False
 
 
-def _run(python: str, mode: str, data: bytes = b"") -> Any:
-    script = Path(target_probe.__file__)
+def _run(python: str, mode: str, data: bytes = b"", script: Path | None = None) -> Any:
+    script = script or Path(target_probe.__file__).resolve()
     command = [python, "-B", str(script), mode, "@@mark "]
     done = subprocess.run(command, input=data, capture_output=True, check=False, cwd="/")
     assert done.returncode == 0, done.stderr.decode()
@@ -254,6 +263,15 @@ def test_every_python_at_hand_compiles_without_executing(python: str, tmp_path: 
     assert set(errors) == {"bad.py", "null.py", "wrong.py"}
     assert errors["bad.py"].startswith("line 2: ")
     assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("python", PYTHONS.values(), ids=PYTHONS.keys())
+def test_files_beside_the_script_hide_no_library_module(python: str, tmp_path: Path) -> None:
+    script = tmp_path / "target_probe.py"
+    script.write_text(Path(target_probe.__file__).read_text())
+    for name in ("json", "re", "os", "vllm", "typing"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')\n")
+    assert _run(python, "locate", script=script)["packages"] == {}
 
 
 def test_deep_nesting_is_an_error_of_that_file_alone() -> None:
