@@ -71,7 +71,7 @@ def cli() -> None:
 @_where
 @_choice
 @click.pass_obj
-def status(disk: Any, as_json: bool, only: Any, skip: Any, **where: Any) -> None:
+def status(disk: Any, /, as_json: bool, only: Any, skip: Any, **where: Any) -> None:
     """Say whether this host is patched, with what, and whether it can be taken back."""
     from . import verbs
 
@@ -83,7 +83,7 @@ def status(disk: Any, as_json: bool, only: Any, skip: Any, **where: Any) -> None
 @_choice
 @_trust
 @click.pass_obj
-def diff(disk: Any, as_json: bool, only: Any, skip: Any, **rest: Any) -> None:
+def diff(disk: Any, /, as_json: bool, only: Any, skip: Any, **rest: Any) -> None:
     """Show what apply would change, as a unified diff."""
     from . import verbs
 
@@ -100,6 +100,7 @@ def diff(disk: Any, as_json: bool, only: Any, skip: Any, **rest: Any) -> None:
 @click.pass_obj
 def apply(
     disk: Any,
+    /,
     as_json: bool,
     only: Any,
     skip: Any,
@@ -124,7 +125,7 @@ def apply(
 @_where
 @_choice
 @click.pass_obj
-def verify(disk: Any, as_json: bool, only: Any, skip: Any, **where: Any) -> None:
+def verify(disk: Any, /, as_json: bool, only: Any, skip: Any, **where: Any) -> None:
     """Check that everything is in place; exit 1 if anything is left to do."""
     from . import verbs
 
@@ -140,7 +141,7 @@ def verify(disk: Any, as_json: bool, only: Any, skip: Any, **where: Any) -> None
 @click.option("--while-running", is_flag=True, help="Go on although vLLM is running.")
 @click.pass_obj
 def revert(
-    disk: Any, as_json: bool, dry_run: bool, force: bool, while_running: bool, **where: Any
+    disk: Any, /, as_json: bool, dry_run: bool, force: bool, while_running: bool, **where: Any
 ) -> None:
     """Put every file back byte for byte, by the journal alone."""
     from . import verbs
@@ -177,7 +178,7 @@ def show(patch_id: str, as_json: bool) -> None:
 @_where
 @click.pass_obj
 def profile(
-    disk: Any, name: str, gds_path: str | None, output: Path | None, as_json: bool, **where: Any
+    disk: Any, /, name: str, gds_path: str | None, output: Path | None, as_json: bool, **where: Any
 ) -> None:
     """Print the LMCache configuration for a use, such as gds-blend, as this pair understands it."""
     from . import verbs

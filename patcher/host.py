@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from packaging.version import Version
@@ -11,13 +12,15 @@ from packaging.version import Version
 from . import catalogue as catalogue_module
 from .fsops import Disk
 from .installed import InstalledTree, Site
-from .journal import Store, state_directory
+from .journal import Store
 from .locate import Environment, compile_in_target, file_facts, locate
 from .outcome import ExitCode, KvpatchError, Outcome
 from .plan import GOAL, FilePlan, Options, PatchPlan, Plan, plan
 from .processes import Running, running
-from .series import Selection, Series, discover, select
-from .transaction import Change, SiteChanges, commit, recover
+from .series import Selection, discover, select
+from .staleness import CHANGED, MISSING, OURS, REINSTALLED, STALE, staleness
+from .transaction import Change, FileReport, SiteChanges, SiteState, commit, recover
+from .transaction import revert as put_back
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Choice:
 
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
-    options: Options = Options()
+    options: Options = field(default_factory=Options)
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,54 @@ class Host:
         return {name: package.release for name, package in found.items() if package}
 
     @property
+    def places(self) -> tuple[SiteState, ...]:
+        """The site folders as a transaction takes them."""
+        return tuple(SiteState(site.path, site.store) for site in self.sites.values())
+
+    @property
+    def standings(self) -> tuple[Standing, ...]:
+        """What became of every file that kvpatch wrote here, by the journals."""
+        states = self.tree.distribution_states
+        return tuple(
+            Standing(path, state)
+            for site in self.sites.values()
+            if site.journal is not None
+            for path, state in staleness(site.journal, states).items()
+        )
+
+    @property
     def interrupted(self) -> bool:
         """Whether a run was stopped half way and the next writing verb has to clean up."""
         return any(
-            site.journal is not None and site.journal.phase != "applied"
-            for site in self.sites.values()
+            site.journal is not None and site.journal.unfinished for site in self.sites.values()
         )
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What became of one file that kvpatch wrote: a word of :mod:`kvpatch.staleness`."""
+
+    path: str
+    state: str
+
+    @property
+    def revertible(self) -> bool:
+        """Whether a revert gets on with it."""
+        return self.state in (OURS, REINSTALLED)
+
+    @property
+    def sentence(self) -> str:
+        """What is the matter with it, to follow its path."""
+        return _SENTENCES[self.state]
+
+
+_SENTENCES = {
+    OURS: "is as kvpatch wrote it",
+    REINSTALLED: "was reinstalled and is pristine again",
+    STALE: "is stale: its distribution was installed anew since",
+    CHANGED: "was changed since kvpatch wrote it; `kvpatch revert --force` keeps a copy of that",
+    MISSING: "is not there any more",
+}
 
 
 @dataclass(frozen=True)
@@ -77,24 +122,37 @@ class View:
 
 
 @dataclass(frozen=True)
+class Reverted:
+    """What ``revert`` came to, file by file, and where copies were kept."""
+
+    host: Host
+    files: tuple[FileReport, ...]
+    archives: tuple[Path, ...]
+    written: bool
+
+
+@dataclass(frozen=True)
 class Applied:
     """What ``apply`` came to: the plan as it now stands, and whether anything was written."""
 
     view: View
     written: bool
+    refusal: KvpatchError | None = None
 
 
-def open_host(where: Where, disk: Disk) -> Host:
+def open_host(where: Where, disk: Disk, *, needs: str | None = "vllm") -> Host:
     """Locate the environment and read its journals; nothing is written.
 
     Raises:
         KvpatchError: where there is no vLLM, or a journal can't be trusted.
     """
-    environment = locate(where.python, where.site)
+    environment = locate(where.python, where.site, needs=needs)
     folders = dict.fromkeys(installed.site for installed in environment.packages.values())
+    if where.site is not None:
+        folders.setdefault(where.site.absolute())
     sites: dict[Path, Site] = {}
     for folder in folders:
-        store = Store(state_directory(folder, where.state), disk)
+        store = Store.of(folder, where.state, disk)
         sites[folder] = Site(folder, store, store.read())
     return Host(environment, InstalledTree(environment, sites), where)
 
@@ -111,29 +169,54 @@ def view(host: Host, choice: Choice) -> View:
 
 
 def apply(
-    where: Where, choice: Choice, disk: Disk, *, while_running: bool = False, dry_run: bool = False
+    host: Host, choice: Choice, disk: Disk, *, while_running: bool = False, dry_run: bool = False
 ) -> Applied:
     """Put the chosen patches in, all or nothing; a dry run does all but write.
 
     Raises:
-        KvpatchError: with what keeps it from being done; nothing is changed then.
+        KvpatchError: where nothing could be planned at all. What keeps a plan from being applied
+            comes back as the refusal; nothing is changed then.
     """
-    host = open_host(where, disk)
     if host.interrupted and not dry_run:
-        recover([(site.path, site.store) for site in host.sites.values()], disk=disk)
-        host = open_host(where, disk)
+        recover(host.places, disk=disk)
+        host = open_host(host.where, disk)
     seen = view(host, choice)
-    refuse(seen)
-    if not seen.plan.changes:
-        return Applied(seen, written=False)
-    seen = replace(seen, running=() if while_running else running(host.environment))
-    _refuse_running(seen.running)
-    _check_target(host, seen.plan.changes)
-    if dry_run:
-        return Applied(seen, written=False)
-    prefixes = _bytecode_prefixes(host.environment)
-    commit(_site_changes(host, seen), disk=disk, pycache_prefixes=prefixes)
+    try:
+        refuse(seen)
+        if seen.plan.changes and not while_running:
+            seen = replace(seen, running=running(host.environment))
+            refuse_running(seen.running)
+        check_target(host, seen.plan.changes)
+        if dry_run or not seen.plan.changes:
+            return Applied(seen, written=False)
+        prefixes = bytecode_prefixes(host.environment)
+        commit(_site_changes(host, seen), disk=disk, pycache_prefixes=prefixes)
+    except KvpatchError as error:
+        return Applied(seen, written=False, refusal=error)
     return Applied(replace(seen, plan=_as_applied(seen.plan)), written=True)
+
+
+def revert(
+    where: Where, disk: Disk, *, dry_run: bool, force: bool, while_running: bool
+) -> Reverted:
+    """Put every original back, by the journals alone.
+
+    Raises:
+        KvpatchError: where a file was changed since, or the environment does not let it happen.
+    """
+    host = open_host(where, disk, needs=None if where.site else "vllm")
+    put = partial(
+        put_back,
+        host.places,
+        disk=disk,
+        force=force,
+        current=host.tree.distribution_states,
+        pycache_prefixes=bytecode_prefixes(host.environment),
+    )
+    if not while_running and put(dry_run=True).files:
+        refuse_running(running(host.environment))
+    done = put(dry_run=dry_run)
+    return Reverted(host, done.files, done.archives, written=done.transaction is not None)
 
 
 def refuse(seen: View) -> None:
@@ -172,11 +255,6 @@ def goal_missed(seen: View) -> KvpatchError:
     )
 
 
-def supported_series(host: Host) -> Series:
-    """Every patch, whatever was chosen."""
-    return select(discover(), host.versions).series
-
-
 def _way_out(first: PatchPlan) -> str:
     if first.outcome is Outcome.FOREIGN:
         return (
@@ -189,7 +267,12 @@ def _way_out(first: PatchPlan) -> str:
     return "this release needs a newer kvpatch; `kvpatch validate` shows the releases that fit"
 
 
-def _refuse_running(found: Sequence[Running]) -> None:
+def refuse_running(found: Sequence[Running]) -> None:
+    """See that no engine runs on the files that are to be replaced.
+
+    Raises:
+        KvpatchError: ``running``, with the pids.
+    """
     if found:
         pids = ", ".join(str(process.pid) for process in found)
         raise KvpatchError(
@@ -199,8 +282,12 @@ def _refuse_running(found: Sequence[Running]) -> None:
         )
 
 
-def _check_target(host: Host, changes: Sequence[FilePlan]) -> None:
-    """See that every file can be replaced and that the target interpreter compiles the result."""
+def check_target(host: Host, changes: Sequence[FilePlan]) -> None:
+    """See that every file can be replaced and that the target interpreter compiles the result.
+
+    Raises:
+        KvpatchError: ``read-only`` or ``does-not-compile``.
+    """
     for change in changes:
         site = host.environment.packages[change.package].site
         facts = file_facts(site / change.path)
@@ -275,7 +362,8 @@ def _as_applied(planned: Plan) -> Plan:
     return Plan(patches, files)
 
 
-def _bytecode_prefixes(environment: Environment) -> tuple[str, ...]:
+def bytecode_prefixes(environment: Environment) -> tuple[str, ...]:
+    """Where the target keeps bytecode apart from the sources, if it does."""
     interpreter = environment.interpreter
     if interpreter is None or interpreter.pycache_prefix is None:
         return ()

@@ -11,12 +11,14 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from .journal import DistributionState, Entry, Journal, Store
+from .journal import Store
+from .ledger import DistributionState, Entry, Journal
 from .locate import Environment, Installed, symlinked_folder
 from .outcome import ExitCode, KvpatchError, Outcome
 from .patch import Refusal
 from .plan import digest
 from .record import Record
+from .staleness import replaced
 from .tree import Package, Provenance, Source
 
 
@@ -88,10 +90,10 @@ class InstalledTree:
                 "run kvpatch as a user who may read the environment",
                 ExitCode.ENVIRONMENT,
             ) from error
-        entry = self._entry(installed, path)
+        site = self.sites[installed.site]
         found = digest(content)
-        if entry is not None and found == entry.after:
-            original = self.sites[installed.site].store.original(entry.original)
+        if site.journal is not None and (entry := site.journal.ours(path, found)) is not None:
+            original = site.store.original(entry.original)
             return Source(path, content, Provenance.OURS, original, entry.basis, entry.patches)
         if installed.editable:
             where = installed.editable_location or str(installed.site)
@@ -101,14 +103,15 @@ class InstalledTree:
         if expected == found:
             return Source(path, content, Provenance.PRISTINE)
         if expected is None:
-            why = f"the RECORD of {installed.distribution} has no hash of {path}"
+            problem = self.record(name).problem
+            why = problem or f"the RECORD of {installed.distribution} has no hash of {path}"
             return Source(path, content, Provenance.UNKNOWN, why=why)
         why = f"it differs from {installed.distribution} {installed.version} as released"
-        original = None
-        if entry is not None:
+        kept: bytes | None = None
+        if (changed := self._changed(installed, path)) is not None:
             why = "it was changed after kvpatch wrote it"
-            original = self.sites[installed.site].store.original(entry.original)
-        return Source(path, content, Provenance.OTHER, original, why=why)
+            kept = site.store.original(changed.original)
+        return Source(path, content, Provenance.OTHER, kept, why=why)
 
     def record(self, name: str) -> Record:
         """The RECORD of the distribution that carries the package, read once."""
@@ -120,13 +123,18 @@ class InstalledTree:
     def distribution_states(self) -> Mapping[str, DistributionState]:
         """Version and RECORD digest of each located distribution, by distribution name."""
         return {
-            installed.distribution: DistributionState(installed.version, self.record(name).digest)
+            installed.distribution: DistributionState(
+                installed.version, self.record(name).digest or ""
+            )
             for name, installed in self.environment.packages.items()
         }
 
-    def _entry(self, installed: Installed, path: str) -> Entry | None:
+    def _changed(self, installed: Installed, path: str) -> Entry | None:
+        """The entry of a file that is not as kvpatch wrote it, though nothing was reinstalled."""
         journal = self.sites[installed.site].journal
-        return None if journal is None else journal.entries.get(path)
+        if journal is None or replaced(journal, installed.distribution, self.distribution_states):
+            return None
+        return journal.entries.get(path)
 
 
 def _is_file(site: Path, path: str) -> bool:

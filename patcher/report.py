@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .host import View
+from .host import Reverted, Standing, View
 from .outcome import Outcome
 from .plan import FilePlan, PatchPlan, Plan
-from .transaction import Standing
+from .series import Member
+
+RESTART = "restart vLLM: a running engine keeps the code it started with"
 
 
 def plan_data(seen: View, standings: Sequence[Standing] = ()) -> dict[str, Any]:
@@ -79,7 +81,7 @@ def status_text(seen: View, standings: Sequence[Standing]) -> str:
     lines = [environment_line(seen), ""]
     lines += [f"patched     {_patched_answer(seen.plan)}", f"take back   {_back_answer(standings)}"]
     if seen.host.interrupted:
-        lines.append("interrupted an earlier run stopped half way; the next apply or revert cleans up")
+        lines.append("interrupted a run stopped half way; the next apply or revert cleans up")
     lines += ["", *_table(_file_rows(seen.plan)), "", *_table(_patch_rows(seen.plan))]
     if untested := _untested(seen.plan):
         lines += ["", untested]
@@ -165,3 +167,37 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
         "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]])
         for row in rows
     ]
+
+
+def series_text(members: Sequence[Member]) -> str:
+    """The patches in series order, one a line."""
+    rows = [("patch", "for", "what it does")]
+    rows += [(m.id, f"{m.patch.distribution} {m.patch.versions}", m.title) for m in members]
+    return "\n".join(_table(rows))
+
+
+def patch_details(member: Member) -> str:
+    """All that a patch says of itself."""
+    patch = member.patch
+    rows = [
+        ("for", f"{patch.distribution} {patch.versions}"),
+        ("why", patch.why),
+        ("how", patch.how),
+        *(("file", f"{target.path} ({target.versions})") for target in patch.targets),
+        *(("needs", f"{need.id} ({need.versions})") for need in patch.needs),
+        *([("when", patch.when.sentence)] if patch.when else []),
+        ("upstream", patch.upstream),
+        ("retire when", patch.retire_when),
+    ]
+    return "\n".join([f"{member.id}  {member.title}", "", *_table(rows)])
+
+
+def revert_text(done: Reverted, *, dry_run: bool) -> str:
+    """What was put back, and what has to happen next."""
+    if not done.files:
+        return "there is nothing to revert: no journal of kvpatch for this environment"
+    lines = _table([("outcome", "file"), *((file.state, file.path) for file in done.files)])
+    lines += [f"a copy of what was there is in {path}" for path in done.archives]
+    if dry_run:
+        return "\n".join([*lines, "", "nothing was written: this was a dry run"])
+    return "\n".join([*lines, "", RESTART])

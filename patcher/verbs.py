@@ -1,0 +1,195 @@
+"""The verbs: each opens a host, does its work, and says what came of it as a report."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from . import host as hosts
+from .fsops import Disk
+from .host import Choice, View, Where
+from .outcome import ExitCode, KvpatchError, Report
+from .plan import FilePlan
+from .report import (
+    RESTART,
+    environment_line,
+    patch_details,
+    patches_text,
+    plan_data,
+    revert_text,
+    series_text,
+    status_text,
+)
+from .series import Member, discover
+
+
+def status(where: Where, choice: Choice, disk: Disk) -> Report:
+    """Whether the host is patched, with what, and whether it can be taken back."""
+    brief = replace(choice, options=replace(choice.options, brief=True))
+    host = _open_to_look(where, disk)
+    seen = hosts.view(host, brief)
+    standings = host.standings
+    return Report("status", status_text(seen, standings), plan_data(seen, standings))
+
+
+def diff(where: Where, choice: Choice, disk: Disk) -> Report:
+    """What apply would change, as a unified diff."""
+    seen = hosts.view(_open_to_look(where, disk), choice)
+    text = "".join(_unified(file) for file in seen.plan.changes)
+    if not text:
+        reason = seen.plan.refused[0].reason if seen.plan.refused else "everything is in place"
+        text = f"apply would change nothing: {reason}\n"
+    return Report("diff", text.rstrip("\n"), {**plan_data(seen), "diff": _data_diff(seen)})
+
+
+def apply(
+    where: Where, choice: Choice, disk: Disk, *, dry_run: bool, while_running: bool
+) -> Report:
+    """Put the patches in, all or nothing."""
+    host = hosts.open_host(where, disk)
+    done = hosts.apply(host, choice, disk, while_running=while_running, dry_run=dry_run)
+    if done.refusal is not None:
+        text = "\n".join([environment_line(done.view), "", patches_text(done.view.plan)])
+        data = {**plan_data(done.view), "written": False, "dry_run": dry_run}
+        return Report("apply", text, data, done.refusal.exit_code, (done.refusal,))
+    lines = [environment_line(done.view), "", patches_text(done.view.plan), ""]
+    if done.written:
+        names = [file.path for file in done.view.plan.files if file.pending]
+        lines += [f"wrote {', '.join(names)}; `kvpatch revert` takes it back", RESTART]
+    elif done.view.plan.changes:
+        lines.append("nothing was written: this was a dry run, and apply would go through")
+    else:
+        lines.append("everything was in place already; nothing was written")
+    data = {**plan_data(done.view), "written": done.written, "dry_run": dry_run}
+    return Report("apply", "\n".join(lines), data)
+
+
+def verify(where: Where, choice: Choice, disk: Disk) -> Report:
+    """Whether everything is in place: an apply that may not write."""
+    thorough = replace(choice, options=replace(choice.options, thorough=True))
+    host = hosts.open_host(where, disk)
+    seen = hosts.view(host, thorough)
+    errors = []
+    if not seen.plan.goal_holds:
+        errors.append(hosts.goal_missed(seen))
+    errors += [
+        KvpatchError(
+            f"patch-{patch.outcome.value}",
+            f"{patch.id} is {patch.outcome.value}: {patch.reason}",
+            "run `kvpatch apply`, or `kvpatch status` for the whole picture",
+            ExitCode.NO,
+        )
+        for patch in seen.plan.patches
+        if not patch.outcome.fine
+    ]
+    if seen.plan.changes and not errors:
+        errors.append(_left_over(seen.plan.changes[0]))
+    if host.interrupted:
+        errors.append(_interrupted())
+    text = "\n".join([environment_line(seen), "", patches_text(seen.plan)])
+    if not errors:
+        text += "\n\neverything is in place"
+    data = plan_data(seen, host.standings)
+    return Report("verify", text, data, ExitCode.NO if errors else ExitCode.DONE, tuple(errors))
+
+
+def revert(where: Where, disk: Disk, *, dry_run: bool, force: bool, while_running: bool) -> Report:
+    """Put every file back byte for byte, by the journal alone."""
+    done = hosts.revert(where, disk, dry_run=dry_run, force=force, while_running=while_running)
+    data = {
+        "written": done.written,
+        "dry_run": dry_run,
+        "archives": [str(path) for path in done.archives],
+        "files": [
+            {"path": file.path, "state": file.state, "before": file.before, "after": file.after}
+            for file in done.files
+        ],
+    }
+    return Report("revert", revert_text(done, dry_run=dry_run), data)
+
+
+def list_patches() -> Report:
+    """The patches in series order."""
+    members = discover().members
+    data = {"patches": [_member_data(member) for member in members]}
+    return Report("list", series_text(members), data)
+
+
+def show(patch_id: str) -> Report:
+    """All that a patch says of itself.
+
+    Raises:
+        KvpatchError: ``unknown-patch``.
+    """
+    member = discover().get(patch_id)
+    return Report("show", patch_details(member), {"patch": _member_data(member)})
+
+
+def profile(
+    where: Where, name: str, gds_path: str | None, output: Path | None, disk: Disk
+) -> Report:
+    """The LMCache configuration for a use, as the installed pair understands it."""
+    raise NotImplementedError
+
+
+def _open_to_look(where: Where, disk: Disk) -> hosts.Host:
+    """Open a host for a verb that only looks: what keeps it from looking is the environment's."""
+    try:
+        return hosts.open_host(where, disk)
+    except KvpatchError as error:
+        if error.exit_code is ExitCode.REFUSED:
+            error.exit_code = ExitCode.ENVIRONMENT
+        raise
+
+
+def _unified(file: FilePlan) -> str:
+    before = file.content.decode("utf-8", "replace").splitlines(keepends=True)
+    after = (file.after or b"").decode("utf-8", "replace").splitlines(keepends=True)
+    return "".join(
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+        for line in difflib.unified_diff(before, after, f"a/{file.path}", f"b/{file.path}")
+    )
+
+
+def _data_diff(seen: View) -> str:
+    return "".join(_unified(file) for file in seen.plan.changes)
+
+
+def _left_over(file: FilePlan) -> KvpatchError:
+    return KvpatchError(
+        "patch-pending",
+        f"{file.path} holds a patch that is no longer chosen",
+        "run `kvpatch apply`: it plans the file anew from its original",
+        ExitCode.NO,
+    )
+
+
+def _interrupted() -> KvpatchError:
+    return KvpatchError(
+        "interrupted-run",
+        "an earlier run stopped half way",
+        "run `kvpatch apply` or `kvpatch revert`: either cleans up first",
+        ExitCode.NO,
+    )
+
+
+def _member_data(member: Member) -> Mapping[str, Any]:
+    patch = member.patch
+    return {
+        "id": patch.id,
+        "title": member.title,
+        "distribution": patch.distribution,
+        "versions": patch.versions,
+        "why": patch.why,
+        "how": patch.how,
+        "upstream": patch.upstream,
+        "retire_when": patch.retire_when,
+        "cures": list(patch.cures),
+        "needs": [{"id": need.id, "versions": need.versions} for need in patch.needs],
+        "when": patch.when.sentence if patch.when else None,
+        "targets": [{"path": t.path, "versions": t.versions} for t in patch.targets],
+        "digest": member.digest,
+    }
