@@ -1,0 +1,326 @@
+"""Side effects on files: each goes through one object, so that a test can fail at every one."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from .outcome import ExitCode, KvpatchError
+
+_CHUNK = 1 << 16
+_NO_FSYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
+
+
+def sha256(data: bytes) -> str:
+    """Lower-case hexadecimal sha256."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def fresh_mtime(now: int, old: int | None) -> int:
+    """A modification time for new bytes, in ns, later than the old one in whole seconds too.
+
+    Bytecode is matched to its source by whole seconds and size alone.
+    """
+    second = 1_000_000_000
+    if old is None or now // second > old // second:
+        return now
+    return (old // second + 1) * second
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a path is, as far as kvpatch can put it back.
+
+    ``digest`` and ``mode`` are those of the bytes read through the path, ``link`` is the text of
+    the symbolic link where the path is one.
+    """
+
+    digest: str
+    mode: int
+    link: str | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """A target as it stands; ``owner`` is uid and gid, ``mtime`` in ns, both of the bytes read."""
+
+    shape: Shape
+    content: bytes
+    owner: tuple[int, int]
+    mtime: int
+
+
+class Lock:
+    """An exclusive lock on an open file, given up when closed or when the process ends."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def close(self) -> None:
+        """Give it up."""
+        os.close(self._descriptor)
+
+
+class Disk:
+    """Every operation that reads or changes files of a host.
+
+    Args:
+        before: called with the operation's name and the path before each operation.
+    """
+
+    def __init__(self, before: Callable[[str, Path], None] | None = None) -> None:
+        self._before = before or (lambda _op, _path: None)
+
+    def read(self, path: Path) -> bytes:
+        """The bytes of a file."""
+        self._before("read", path)
+        return path.read_bytes()
+
+    def probe(self, path: Path) -> None:
+        """See that a file's file system takes writes, by opening it; nothing is written.
+
+        Raises:
+            OSError: EROFS; other refusals need not keep a rename over the file from working.
+        """
+        self._before("probe", path)
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+        except OSError as error:
+            if error.errno == errno.EROFS:
+                raise
+
+    def write_new(
+        self,
+        path: Path,
+        data: bytes,
+        *,
+        mode: int = 0o644,
+        owner: tuple[int, int] | None = None,
+        mtime: int | None = None,
+    ) -> None:
+        """Write a file that is not there yet, and see it onto the disk.
+
+        Args:
+            path: where; no link is followed.
+            data: the bytes.
+            mode: permission bits.
+            owner: uid and gid, where they matter.
+            mtime: in ns, where it matters.
+        """
+        self._before("create", path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            for start in range(0, len(data), _CHUNK):
+                self._before("write", path)
+                rest = memoryview(data)[start : start + _CHUNK]
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+            made = os.fstat(descriptor)
+            if owner is not None and owner != (made.st_uid, made.st_gid):
+                self._before("chown", path)
+                os.fchown(descriptor, *owner)
+            self._before("chmod", path)
+            os.fchmod(descriptor, mode)
+            if mtime is not None:
+                self._before("utime", path)
+                os.utime(descriptor, ns=(mtime, mtime))
+            self._before("fsync", path)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def write(self, path: Path, data: bytes, *, mode: int = 0o644) -> None:
+        """Put bytes in place of whatever the path was, at once or not at all."""
+        new = path.with_name(path.name + ".new")
+        self.discard(new)
+        self.write_new(new, data, mode=mode)
+        self.replace(new, path)
+        self.fsync_dir(path.parent)
+
+    def symlink(self, text: str, path: Path) -> None:
+        """Make a symbolic link with that text."""
+        self._before("symlink", path)
+        path.symlink_to(text)
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Rename over the target as it stands; a link there is replaced, not followed."""
+        self._before("replace", target)
+        source.replace(target)
+
+    def discard(self, path: Path) -> bool:
+        """Remove a file or a link; False where there was none."""
+        if not os.path.lexists(path):
+            return False
+        self._before("remove", path)
+        path.unlink()
+        return True
+
+    def mkdir(self, path: Path) -> None:
+        """Make a folder and those above it."""
+        if path.is_dir():
+            return
+        if path.parent != path:
+            self.mkdir(path.parent)
+        self._before("mkdir", path)
+        path.mkdir(exist_ok=True)
+        self.fsync_dir(path.parent)
+
+    def rmdir(self, path: Path) -> bool:
+        """Remove a folder; False where it is not empty or not there."""
+        self._before("rmdir", path)
+        try:
+            path.rmdir()
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                return False
+            raise
+        return True
+
+    def fsync_dir(self, path: Path) -> None:
+        """See the names in a folder onto the disk, where its file system can."""
+        self._before("fsync", path)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            if error.errno not in _NO_FSYNC:
+                raise
+        finally:
+            os.close(descriptor)
+
+    def lock(self, path: Path) -> Lock:
+        """Take the lock on a file in a folder that is made where it is not there.
+
+        Raises:
+            KvpatchError: ``locked``, with the pid of the process that holds it.
+        """
+        for _ in range(_TRIES):
+            self.mkdir(path.parent)
+            self._before("lock", path)
+            with contextlib.suppress(FileNotFoundError):  # the run before removed it just now
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                try:
+                    if _take(descriptor, path):
+                        return Lock(descriptor)
+                except BaseException:
+                    os.close(descriptor)
+                    raise
+                os.close(descriptor)
+        raise _locked("")
+
+
+_TRIES = 100
+
+
+def _take(descriptor: int, path: Path) -> bool:
+    """Lock an open file; False where the run before removed that very file meanwhile."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+        raise _locked(holder) from None
+    if path.stat().st_ino != os.fstat(descriptor).st_ino:
+        return False
+    with contextlib.suppress(OSError):  # the pid is for the message of the other run alone
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return True
+
+
+def _locked(holder: str) -> KvpatchError:
+    who = f"process {holder}" if holder else "another process"
+    return KvpatchError(
+        "locked",
+        f"{who} is changing this environment with kvpatch",
+        "wait until it has ended, then run the command again",
+        ExitCode.ENVIRONMENT,
+    )
+
+
+def look(disk: Disk, root: Path, path: str) -> Found | None:
+    """A target below the site folder as it stands; None where nothing is there.
+
+    Raises:
+        KvpatchError: ``linked-folder``, ``target-folder``, ``dangling-link`` or ``target-odd``.
+        OSError: where it can't be read.
+    """
+    *folders, name = path.split("/")
+    folder = root
+    for part in folders:
+        folder = folder / part
+        try:
+            mode = folder.lstat().st_mode
+        except FileNotFoundError:
+            return None
+        if stat.S_ISLNK(mode):
+            raise _odd(
+                "linked-folder",
+                f"{folder} is a symbolic link, so {path} may belong to another environment",
+                "replace the link by a real folder, or reinstall the distribution",
+            )
+        if not stat.S_ISDIR(mode):
+            raise _odd("target-odd", f"{folder} is not a folder", _REINSTALL)
+    target = folder / name
+    try:
+        link = str(target.readlink()) if stat.S_ISLNK(target.lstat().st_mode) else None
+    except FileNotFoundError:
+        return None
+    try:
+        status = target.stat()
+    except OSError as error:
+        if link is None or error.errno not in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR):
+            raise
+        raise _odd("dangling-link", f"{target} is a symbolic link to nothing", _REINSTALL) from None
+    if stat.S_ISDIR(status.st_mode):
+        raise _odd("target-folder", f"{target} is a folder, not a file", _REINSTALL)
+    if not stat.S_ISREG(status.st_mode):
+        raise _odd("target-odd", f"{target} is not a regular file", _REINSTALL)
+    content = disk.read(target)
+    shape = Shape(sha256(content), stat.S_IMODE(status.st_mode), link)
+    return Found(shape, content, (status.st_uid, status.st_gid), status.st_mtime_ns)
+
+
+_REINSTALL = "reinstall the distribution, then run the command again"
+
+
+def _odd(code: str, message: str, hint: str) -> KvpatchError:
+    return KvpatchError(code, message, hint, ExitCode.REFUSED)
+
+
+def now_ns() -> int:
+    """The time, in ns since the epoch."""
+    return time.time_ns()
+
+
+def environment_error(error: OSError) -> KvpatchError:
+    """A failed operation in the user's words; exit 4."""
+    where = error.filename or "a file"
+    code, what, hint = {
+        errno.ENOSPC: ("no-space", "no space is left", "make room, then run the command again"),
+        errno.EDQUOT: ("no-space", "the quota is used up", "make room, then run again"),
+        errno.EROFS: ("read-only", "the file system is read-only", "mount it writable first"),
+        errno.EACCES: ("no-permission", "permission is denied", "run as the owner of the files"),
+        errno.EPERM: ("no-permission", "it is not permitted", "run as the owner of the files"),
+    }.get(
+        error.errno or 0,
+        ("file-error", error.strerror or str(error), "see to that error, then run again"),
+    )
+    return KvpatchError(code, f"{where}: {what}", hint, ExitCode.ENVIRONMENT)
+
+
+@contextlib.contextmanager
+def environment_errors() -> Iterator[None]:
+    """Turn what the operating system refuses into errors with a next step."""
+    try:
+        yield
+    except OSError as error:
+        raise environment_error(error) from error

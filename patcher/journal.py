@@ -1,0 +1,248 @@
+"""The journal of a site folder on disk: what kvpatch wrote, and the bytes to put back."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from .fsops import Disk, Lock, environment_errors, sha256
+from .ledger import (
+    SCHEMA,
+    DistributionState,
+    Entry,
+    Journal,
+    Step,
+    check_path,
+    parse,
+    render,
+)
+from .outcome import ExitCode, KvpatchError
+
+__all__ = [
+    "SCHEMA",
+    "DistributionState",
+    "Entry",
+    "Journal",
+    "Step",
+    "Store",
+    "check_path",
+    "state_directory",
+]
+
+JOURNAL = "journal.json"
+LOCK = "lock"
+BLOBS = "blobs"
+ARCHIVE = "archive"
+HOME = ".kvpatch"
+
+_PYTHON = re.compile(r"python\d+\.\d+t?")
+
+
+def state_directory(site: Path, state: Path | None = None) -> Path:
+    """Where the journal of a site folder lives.
+
+    Args:
+        site: the site folder, by any path that leads there.
+        state: the folder of ``--state``, which takes the place of the environment's own.
+
+    Raises:
+        KvpatchError: ``state-inside-site`` where that would be among the installed packages.
+    """
+    real = site.resolve()
+    name = f"{real.name}-{sha256(os.fsencode(real))[:16]}"
+    if state is None:
+        return _root(real) / HOME / name
+    home = state.resolve()
+    if home == real or real in home.parents:
+        raise KvpatchError(
+            "state-inside-site",
+            f"{state} is inside the site folder {site}, where an upgrade may remove it",
+            "give --state a folder outside of it",
+            ExitCode.USAGE,
+        )
+    return home / name
+
+
+def _root(real: Path) -> Path:
+    """The folder above the outermost ``lib*/pythonX.Y/{site,dist}-packages``, else the parent."""
+    for folder in reversed((real, *real.parents)):
+        if (
+            folder.name in ("site-packages", "dist-packages")
+            and _PYTHON.fullmatch(folder.parent.name)
+            and folder.parent.parent.name.startswith("lib")
+        ):
+            return folder.parent.parent.parent
+    return real.parent
+
+
+@dataclass(frozen=True)
+class Store:
+    """The state folder of one site folder.
+
+    Where ``site`` is given, a journal of any other site folder is refused.
+    """
+
+    directory: Path
+    disk: Disk
+    site: Path | None = None
+
+    @classmethod
+    def of(cls, site: Path, state: Path | None, disk: Disk) -> Store:
+        """The store that belongs to a site folder; see ``state_directory``."""
+        return cls(state_directory(site, state), disk, site)
+
+    def read(self) -> Journal | None:
+        """The journal, None where there is none; takes no lock and creates nothing.
+
+        Raises:
+            KvpatchError: ``journal-damaged``, ``journal-newer``, ``journal-elsewhere`` or
+                ``journal-hostile``, exit 3; ``no-permission`` or the like, exit 4.
+        """
+        with environment_errors():
+            try:
+                text = self.disk.read(self.directory / JOURNAL)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            except IsADirectoryError:
+                text = b""
+        journal = parse(text, str(self.directory))
+        if self.site is not None and journal.site != str(self.site.resolve()):
+            raise elsewhere(self.directory, journal.site, self.site)
+        return journal
+
+    def original(self, digest: str) -> bytes:
+        """Bytes kept under their sha256.
+
+        Raises:
+            KvpatchError: ``original-damaged`` where they are gone or are not those bytes; exit 3.
+        """
+        path = self._blob(digest)
+        with environment_errors():
+            try:
+                data = self.disk.read(path)
+            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+                data = None
+        if data is None or sha256(data) != digest:
+            what = "is gone" if data is None else "is not what was saved"
+            raise KvpatchError(
+                "original-damaged",
+                f"the original kept in {path} {what}",
+                "reinstall the distribution: its own file then counts as the original",
+                ExitCode.REFUSED,
+            )
+        return data
+
+    def keep(self, data: bytes) -> str:
+        """Save bytes under their sha256, which is returned."""
+        digest = sha256(data)
+        path = self._blob(digest)
+        if path.is_file() and sha256(self.disk.read(path)) == digest:
+            return digest
+        self.disk.mkdir(path.parent)
+        self.disk.write(path, data)
+        return digest
+
+    def write(self, journal: Journal) -> None:
+        """Put a journal in place of the one before, at once or not at all."""
+        self.disk.write(self.directory / JOURNAL, render(journal))
+
+    def remove(self) -> None:
+        """Take the journal away; the bytes it needed stay until ``tidy``."""
+        if self.disk.discard(self.directory / JOURNAL):
+            self.disk.fsync_dir(self.directory)
+
+    def lock(self) -> Lock:
+        """Take this state folder's lock, making the folder where it is not there.
+
+        Raises:
+            KvpatchError: ``locked``, or ``state-not-writable``; exit 4.
+        """
+        try:
+            return self.disk.lock(self.directory / LOCK)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            raise KvpatchError(
+                "state-not-writable",
+                f"the journal's folder {self.directory} can't be written: {error.strerror}",
+                "give a folder that can be with --state, the same one for every later command",
+                ExitCode.ENVIRONMENT,
+            ) from error
+
+    def litter(self) -> tuple[Path, ...]:
+        """What an interrupted run left that no journal needs; archives are never among it."""
+        journal = self.read()
+        needed = journal.blobs if journal else frozenset()
+        kept = {JOURNAL, BLOBS, ARCHIVE} | ({LOCK} if journal else set())
+        found = [path for path in _children(self.directory) if path.name not in kept]
+        found += [path for path in _children(self.directory / BLOBS) if path.name not in needed]
+        return tuple(found)
+
+    def tidy(self) -> None:
+        """Remove what no journal needs, and the folder itself where nothing is left in it.
+
+        The caller holds the lock. An archive stays, and the folder with it.
+        """
+        journal = self.read()
+        if journal is not None and not journal.unfinished and not journal.entries:
+            self.remove()
+            journal = None
+        lock = self.directory / LOCK
+        for path in self.litter():
+            if path != lock:
+                self.clear(path)
+        if journal is not None:
+            return
+        self.disk.rmdir(self.directory / BLOBS)
+        self.disk.discard(lock)
+        if self.disk.rmdir(self.directory) and self.directory.parent.name == HOME:
+            self.disk.rmdir(self.directory.parent)
+
+    def clear(self, path: Path) -> None:
+        """Remove a file, or a folder with what is in it."""
+        if path.is_dir() and not path.is_symlink():
+            for child in _children(path):
+                self.clear(child)
+            self.disk.rmdir(path)
+        else:
+            self.disk.discard(path)
+
+    def _blob(self, digest: str) -> Path:
+        return self.directory / BLOBS / digest
+
+
+def _children(folder: Path) -> list[Path]:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return sorted(folder.iterdir())
+    return []
+
+
+def elsewhere(directory: Path, site: str, wanted: Path) -> KvpatchError:
+    """The error for a journal that speaks of another site folder."""
+    return KvpatchError(
+        "journal-elsewhere",
+        f"the journal in {directory} is that of {site}, not of {wanted}",
+        "reinstall the patched distributions here, move that folder aside, then run kvpatch apply",
+        ExitCode.REFUSED,
+    )
+
+
+def strays(site: Path) -> tuple[Path, ...]:
+    """State folders beside this site folder's own that came along from another place.
+
+    A copied or moved environment brings the journal of the place it was made for.
+    """
+    own = state_directory(site)
+    found = []
+    for path in _children(own.parent):
+        if path == own:
+            continue
+        with contextlib.suppress(KvpatchError):
+            journal = Store(path, Disk()).read()
+            if journal is not None and state_directory(Path(journal.site)) != path:
+                found.append(path)
+    return tuple(found)

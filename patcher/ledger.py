@@ -1,0 +1,307 @@
+"""What a journal holds, and its text form."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from . import __version__
+from .fsops import Shape
+from .outcome import ExitCode, KvpatchError
+
+SCHEMA = 1
+PHASES = ("applied", "applying", "reverting")
+BASES = ("pristine", "foreign", "unverified")
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_TRANSACTION = re.compile(r"[0-9A-Za-z-]{1,64}")
+_AGAIN = "reinstall the patched distributions, move that folder aside, then run kvpatch apply"
+
+
+@dataclass(frozen=True)
+class DistributionState:
+    """An installed distribution: its version and the sha256 of its RECORD, empty where none."""
+
+    version: str
+    record_sha256: str
+
+    def same(self, other: DistributionState | None) -> bool:
+        """Whether both are one and the same installation."""
+        if other is None:
+            return False
+        if self.record_sha256 and other.record_sha256:
+            return self.record_sha256 == other.record_sha256
+        return self == other
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file that kvpatch wrote.
+
+    ``path`` is relative to the site folder; ``original`` and ``after`` are sha256 of what revert
+    puts back and of what kvpatch wrote; ``mode`` and ``link`` are those of the original;
+    ``patches`` maps the id of each patch that made ``after`` to its digest; ``basis`` says why
+    the original counts as one: ``pristine``, ``foreign`` or ``unverified``.
+    """
+
+    path: str
+    distribution: str
+    original: str
+    after: str
+    mode: int
+    link: str | None
+    patches: Mapping[str, str]
+    basis: str = "pristine"
+
+    @property
+    def first(self) -> Shape:
+        """The original, as revert puts it back."""
+        return Shape(self.original, self.mode, self.link)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One file's way through a transaction; None stands for a file that is not there."""
+
+    before: Shape | None
+    after: Shape
+
+
+@dataclass(frozen=True)
+class Journal:
+    """What kvpatch did to one site folder, or is about to do.
+
+    ``phase`` is ``applied``, ``applying`` or ``reverting``; while it is one of the latter two,
+    ``steps`` say what happens to which file and ``former`` is the journal before it.
+    ``participants`` are the state folders of the transaction, the coordinator's first.
+    """
+
+    site: str
+    site_as_given: str
+    transaction: str
+    phase: str
+    participants: tuple[str, ...]
+    distributions: Mapping[str, DistributionState]
+    entries: Mapping[str, Entry]
+    prefixes: tuple[str, ...] = ()
+    steps: Mapping[str, Step] = field(default_factory=dict)
+    former: Journal | None = None
+    kvpatch: str = __version__
+    schema: int = SCHEMA
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a run was interrupted, or is under way."""
+        return self.phase != "applied"
+
+    @property
+    def known(self) -> tuple[Entry, ...]:
+        """Every entry, those of the journal before an unfinished run last."""
+        return (*self.entries.values(), *(self.former.known if self.former else ()))
+
+    def ours(self, path: str, digest: str) -> Entry | None:
+        """The entry that says kvpatch wrote bytes of this digest there."""
+        for entry in self.known:
+            if entry.path == path and entry.after == digest:
+                return entry
+        return None
+
+    @property
+    def blobs(self) -> frozenset[str]:
+        """The digests whose bytes this journal needs."""
+        needed = {entry.original for entry in self.known}
+        for step in self.steps.values():
+            needed.update(shape.digest for shape in (step.before,) if shape is not None)
+        return frozenset(needed)
+
+
+def check_path(text: str) -> str:
+    """A path below the site folder, as patches and journals may name it.
+
+    Raises:
+        ValueError: for an absolute path, ``..``, an empty part, a backslash or a control character.
+    """
+    if not text or "\\" in text or any(ord(char) < 32 or ord(char) == 127 for char in text):
+        raise ValueError(f"{text!r} is not a plain relative path")
+    if any(part in ("", ".", "..") for part in text.split("/")):
+        raise ValueError(f"{text!r} does not stay below the site folder")
+    return text
+
+
+def render(journal: Journal) -> bytes:
+    """The journal as JSON text."""
+    return (json.dumps(_out(journal), indent=1, sort_keys=True) + "\n").encode()
+
+
+def _out(journal: Journal) -> dict[str, Any]:
+    return {
+        "schema": journal.schema,
+        "kvpatch": journal.kvpatch,
+        "site": journal.site,
+        "site_as_given": journal.site_as_given,
+        "transaction": journal.transaction,
+        "phase": journal.phase,
+        "participants": list(journal.participants),
+        "prefixes": list(journal.prefixes),
+        "distributions": {name: vars(state) for name, state in journal.distributions.items()},
+        "entries": {
+            path: {**vars(entry), "patches": dict(entry.patches)}
+            for path, entry in journal.entries.items()
+        },
+        "steps": {
+            path: {"before": step.before and vars(step.before), "after": vars(step.after)}
+            for path, step in journal.steps.items()
+        },
+        "former": _out(journal.former) if journal.former else None,
+    }
+
+
+def parse(text: bytes, where: str) -> Journal:
+    """Read a journal, trusting nothing in it.
+
+    Args:
+        text: the bytes of the file.
+        where: its folder, for messages.
+
+    Raises:
+        KvpatchError: ``journal-damaged``, ``journal-newer`` or ``journal-hostile``; exit 3.
+    """
+    try:
+        data = json.loads(text)
+        schema = data["schema"]
+        if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA:
+            raise KvpatchError(
+                "journal-newer",
+                f"the journal in {where} was written by a newer kvpatch ({data.get('kvpatch')})",
+                "upgrade kvpatch, then run the command again",
+                ExitCode.REFUSED,
+            )
+        return _journal(data, nested=False)
+    except _HostileError as error:
+        raise KvpatchError(
+            "journal-hostile", f"the journal in {where} names {error}", _AGAIN, ExitCode.REFUSED
+        ) from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise KvpatchError(
+            "journal-damaged",
+            f"the journal in {where} can't be read: {what}",
+            _AGAIN,
+            ExitCode.REFUSED,
+        ) from None
+
+
+class _HostileError(Exception):
+    pass
+
+
+def _journal(data: Any, *, nested: bool) -> Journal:
+    if data["schema"] != SCHEMA:
+        raise ValueError(f"schema {data['schema']!r} is not known")
+    return Journal(
+        schema=SCHEMA,
+        kvpatch=_text(data["kvpatch"]),
+        site=_absolute(data["site"]),
+        site_as_given=_absolute(data["site_as_given"]),
+        transaction=_match(_TRANSACTION, data["transaction"]),
+        phase=_one_of(("applied",) if nested else PHASES, data["phase"]),
+        participants=tuple(_absolute(item) for item in _list(data["participants"])),
+        prefixes=tuple(_absolute(item) for item in _list(data["prefixes"])),
+        distributions=_map(data["distributions"], _text, _distribution),
+        entries={
+            path: _entry(path, item) for path, item in _map(data["entries"], _path, _same).items()
+        },
+        steps=_map(data["steps"], _path, _step),
+        former=None if data["former"] is None else _journal(data["former"], nested=True),
+    )
+
+
+def _distribution(data: Any) -> DistributionState:
+    digest = _text(data["record_sha256"])
+    return DistributionState(_text(data["version"]), _match(_DIGEST, digest) if digest else "")
+
+
+def _entry(path: str, data: Any) -> Entry:
+    if data["path"] != path:
+        raise _HostileError(f"{data['path']!r} under another name")
+    return Entry(
+        path=path,
+        distribution=_text(data["distribution"]),
+        original=_match(_DIGEST, data["original"]),
+        after=_match(_DIGEST, data["after"]),
+        mode=_mode(data["mode"]),
+        link=None if data["link"] is None else _text(data["link"]),
+        patches=_map(data["patches"], _text, _text),
+        basis=_one_of(BASES, data["basis"]),
+    )
+
+
+def _step(data: Any) -> Step:
+    before = data["before"]
+    return Step(None if before is None else _shape(before), _shape(data["after"]))
+
+
+def _shape(data: Any) -> Shape:
+    link = data["link"]
+    mode, digest = _mode(data["mode"]), _match(_DIGEST, data["digest"])
+    return Shape(digest, mode, None if link is None else _text(link))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise ValueError(f"{value!r} is not a text")
+    return value
+
+
+def _match(pattern: re.Pattern[str], value: Any) -> str:
+    if not pattern.fullmatch(_text(value)):
+        raise _HostileError(f"{value!r}, which kvpatch never writes")
+    return str(value)
+
+
+def _one_of(choices: tuple[str, ...], value: Any) -> str:
+    if value not in choices:
+        raise ValueError(f"{value!r} is none of {', '.join(choices)}")
+    return str(value)
+
+
+def _mode(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 0o7777:
+        raise ValueError(f"{value!r} is not a file mode")
+    return value
+
+
+def _absolute(value: Any) -> str:
+    text = _text(value)
+    if not text.startswith("/") or ".." in text.split("/"):
+        raise _HostileError(f"{text!r}, which is not an absolute path")
+    return text
+
+
+def _path(value: Any) -> str:
+    try:
+        return check_path(_text(value))
+    except ValueError:
+        raise _HostileError(f"{value!r}, which does not stay below the site folder") from None
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r} is not a list")
+    return value
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_T = TypeVar("_T")
+
+
+def _map(value: Any, key: Callable[[Any], str], item: Callable[[Any], _T]) -> dict[str, _T]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r} is not an object")
+    return {key(name): item(content) for name, content in value.items()}

@@ -1,0 +1,257 @@
+"""Finishing or rolling back what an interrupted run left, over all its site folders.
+
+A transaction over several site folders is decided by its coordinator's journal alone. Applying is
+decided once that says ``applied``, which is written when every file of every participant is in
+place, before the other journals say so. Reverting is decided once the coordinator's journal says
+``reverting``, which is written after the other journals and taken away after them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from . import archive
+from .fsops import Disk, Shape, environment_errors, look
+from .journal import Journal, Store, state_directory
+from .outcome import ExitCode, KvpatchError
+from .steps import SiteState, settle_names, stage, switch, unstage
+
+FINISHED = "finished"
+ROLLED_BACK = "rolled-back"
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What was done about one unfinished transaction.
+
+    ``conflicts`` are the files that someone else changed meanwhile; they were left alone, and the
+    journal with its originals is in ``archives``.
+    """
+
+    transaction: str
+    what: str
+    files: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    archives: tuple[Path, ...] = ()
+
+
+def recover(sites: Sequence[SiteState], *, disk: Disk) -> tuple[Recovered, ...]:
+    """Finish or roll back whatever an interrupted run left in these site folders.
+
+    Takes no lock and creates nothing where nothing was left. Call it before planning a write.
+
+    Raises:
+        KvpatchError: ``locked``, or what keeps the files from being put right; exit 4.
+    """
+    with environment_errors():
+        if not any(_left_over(place) for place in sites):
+            return ()
+        with holding(sites, disk) as (_, recovered):
+            return recovered
+
+
+def _left_over(place: SiteState) -> bool:
+    journal = place.journal()
+    return bool((journal and journal.unfinished) or place.store.litter() or _partners(place))
+
+
+@contextlib.contextmanager
+def holding(
+    sites: Sequence[SiteState], disk: Disk
+) -> Iterator[tuple[tuple[SiteState, ...], tuple[Recovered, ...]]]:
+    """Hold the locks of site folders, with nothing unfinished left in them.
+
+    Gives the site folders, with those that an unfinished transaction ties to them, and what was
+    recovered. Tidies at the end.
+    """
+    group = sorted({place.key: place for place in sites}.values(), key=lambda place: place.key)
+    with contextlib.ExitStack() as stack:
+        held: set[str] = set()
+        while len(held) < len(group):
+            for place in group:
+                if place.key not in held:
+                    stack.callback(place.store.lock().close)
+                    held.add(place.key)
+            group += [other for place in tuple(group) for other in _partners(place)]
+            group = list({place.key: place for place in group}.values())
+        try:
+            recovered = settle(group, disk)
+            yield tuple(group), recovered
+        finally:
+            with contextlib.suppress(OSError, KvpatchError):
+                for place in group:
+                    place.store.tidy()
+
+
+def partners(place: SiteState, journal: Journal) -> dict[str, SiteState]:
+    """The other participants of a journal's transaction that still name this one as theirs."""
+    found: dict[str, SiteState] = {}
+    for key in journal.participants:
+        if key == place.key:
+            continue
+        store = Store(Path(key), place.store.disk)
+        with contextlib.suppress(KvpatchError):
+            other = store.read()
+            if other is None or place.key not in other.participants:
+                continue
+            site, given = Path(other.site), Path(other.site_as_given)
+            # Only a state folder made for that very site folder may speak for it.
+            if state_directory(site).name == store.directory.name:
+                site = given if given.resolve() == site else site
+                found[key] = SiteState(site, replace(store, site=site))
+    return found
+
+
+def _partners(place: SiteState) -> list[SiteState]:
+    """Those that an unfinished transaction ties to this site folder."""
+    journal = place.journal()
+    if journal is None:
+        return []
+    return [
+        other
+        for other in partners(place, journal).values()
+        if journal.unfinished or _unfinished(other)
+    ]
+
+
+def _unfinished(place: SiteState) -> bool:
+    journal = place.store.read()
+    return journal is not None and journal.unfinished
+
+
+def settle(group: Sequence[SiteState], disk: Disk) -> tuple[Recovered, ...]:
+    """Bring every unfinished transaction of locked site folders to its end."""
+    journals = {place.key: journal for place in group if (journal := place.journal())}
+    open_ones = {j.transaction: j for j in journals.values() if j.unfinished}
+    return tuple(
+        resolve(group, sample, disk, forward=_decide(group, journals, sample, disk))
+        for _, sample in sorted(open_ones.items())
+    )
+
+
+def _decide(
+    group: Sequence[SiteState], journals: Mapping[str, Journal], sample: Journal, disk: Disk
+) -> bool:
+    """Whether an unfinished transaction goes forward."""
+    lead = journals.get(sample.participants[0]) if sample.participants else None
+    if lead is not None and lead.transaction != sample.transaction:
+        lead = None
+    if sample.phase == "reverting":
+        return lead is not None
+    if lead is not None and not lead.unfinished:
+        return True
+    members = {key for key, j in journals.items() if j.transaction == sample.transaction}
+    return members == set(sample.participants) and all(
+        _in_place(disk, place, path, step.after.digest)
+        for place in group
+        if place.key in members
+        for path, step in journals[place.key].steps.items()
+    )
+
+
+def resolve(group: Sequence[SiteState], sample: Journal, disk: Disk, *, forward: bool) -> Recovered:
+    """Bring one transaction to an end in every participant: files first, then the journals."""
+    members = {
+        place.key: (place, journal)
+        for place in group
+        if (journal := place.journal())
+        and journal.transaction == sample.transaction
+        and journal.unfinished
+    }
+    touched: list[str] = []
+    conflicts: list[str] = []
+    archives: list[Path] = []
+    for place, journal in members.values():
+        moved, clashing = _bring(disk, place, journal, forward=forward)
+        touched += moved
+        conflicts += clashing
+        if clashing:
+            archives.append(archive.keep(place.store, journal))
+    lead = sample.participants[:1]
+    coordinator_last = forward and sample.phase == "reverting"
+    for key in sorted(members, key=lambda key: (key in lead) == coordinator_last):
+        place, journal = members[key]
+        finish(place, journal, forward=forward)
+    return Recovered(
+        sample.transaction,
+        FINISHED if forward else ROLLED_BACK,
+        tuple(touched),
+        tuple(conflicts),
+        tuple(archives),
+    )
+
+
+def finish(place: SiteState, journal: Journal, *, forward: bool) -> None:
+    """Write what the journal is after an unfinished transaction."""
+    final = replace(journal, phase="applied", steps={}, former=None) if forward else journal.former
+    if final is None or (journal.phase == "reverting" and not final.entries):
+        place.store.remove()
+    else:
+        place.store.write(final)
+
+
+def _bring(
+    disk: Disk, place: SiteState, journal: Journal, *, forward: bool
+) -> tuple[list[str], list[str]]:
+    """Bring the files of one site folder where they shall be, but none that others changed."""
+    touched, conflicts = [], []
+    name = journal.transaction
+    for path, step in journal.steps.items():
+        source, goal = (step.before, step.after) if forward else (step.after, step.before)
+        try:
+            now = _now(disk, place, path)
+        except KvpatchError as error:
+            if error.exit_code is not ExitCode.REFUSED:
+                raise
+            conflicts.append(str(place.real / path))
+            continue
+        unstage(disk, place, path, name)
+        if now == (goal.digest if goal else None):
+            touched.append(path)
+        elif now != (source.digest if source else None):
+            conflicts.append(str(place.real / path))
+        elif not forward or journal.phase == "reverting":
+            # An apply that goes forward was in place: someone put the former bytes back since.
+            _put(disk, place, path, source, goal, name)
+            touched.append(path)
+    settle_names(disk, place, touched, journal.prefixes)
+    return [str(place.real / path) for path in touched], conflicts
+
+
+def _put(
+    disk: Disk,
+    place: SiteState,
+    path: str,
+    source: Shape | None,
+    goal: Shape | None,
+    transaction: str,
+) -> None:
+    if goal is None:
+        disk.discard(place.real / path)
+        return
+    stage(disk, place, path, goal, transaction)
+    switch(disk, place, path, source, transaction)
+
+
+def _now(disk: Disk, place: SiteState, path: str) -> str | None:
+    found = look(disk, place.real, path)
+    return found.shape.digest if found else None
+
+
+def _in_place(disk: Disk, place: SiteState, path: str, digest: str) -> bool:
+    with contextlib.suppress(KvpatchError):
+        return _now(disk, place, path) == digest
+    return False
+
+
+def explain(error: Exception) -> KvpatchError:
+    """The error where a run failed and could not be rolled back either."""
+    return KvpatchError(
+        "interrupted",
+        f"the run failed and could not be rolled back yet: {error}",
+        "see to that error, then run the command again: it first finishes or rolls back this run",
+        ExitCode.ENVIRONMENT,
+    )

@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import tempfile
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hosts import LMCACHE, PARALLEL, TRACKER, VLLM, WORKER, Dying, Failing, Host, Killed, make
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kvpatch.fsops import Disk
+from kvpatch.journal import HOME
+from kvpatch.outcome import ExitCode, KvpatchError
+from kvpatch.transaction import staleness
+
+ORIGINALS = {**VLLM, **LMCACHE}
+FIRST = {WORKER: b"class Worker:\n    patched = 1\n", PARALLEL: b"RANK = 1\n"}
+SECOND = {**FIRST, WORKER: b"class Worker:\n    patched = 2\n"}
+BOTH = {**FIRST, TRACKER: b"MODELS = dict()\n"}
+SMALLER = {WORKER: FIRST[WORKER]}
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the waiting for the disk, not the operations."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+def expected(*layers: dict[str, bytes]) -> dict[str, bytes]:
+    result = dict(ORIGINALS)
+    for layer in layers:
+        result.update(layer)
+    return result
+
+
+# Killed at every operation
+
+
+def first_apply(host: Host, hook) -> None:  # type: ignore[no-untyped-def]
+    host.apply(FIRST, hook=hook)
+
+
+def two_sites(host: Host, hook) -> None:  # type: ignore[no-untyped-def]
+    host.apply(BOTH, hook=hook)
+
+
+def update(host: Host, hook) -> None:  # type: ignore[no-untyped-def]
+    host.apply(SECOND, hook=hook)
+
+
+def smaller(host: Host, hook) -> None:  # type: ignore[no-untyped-def]
+    host.apply(SMALLER, drops=(PARALLEL, TRACKER), hook=hook)
+
+
+def back(host: Host, hook) -> None:  # type: ignore[no-untyped-def]
+    host.revert(hook=hook)
+
+
+SCENARIOS = {
+    "first apply": (False, None, first_apply, expected(), expected(FIRST)),
+    "update": (False, FIRST, update, expected(FIRST), expected(SECOND)),
+    "smaller": (False, FIRST, smaller, expected(FIRST), expected(SMALLER)),
+    "revert": (False, FIRST, back, expected(FIRST), expected()),
+    "first apply, two sites": (True, None, two_sites, expected(), expected(BOTH)),
+    "smaller, two sites": (True, BOTH, smaller, expected(BOTH), expected(SMALLER)),
+    "revert, two sites": (True, BOTH, back, expected(BOTH), expected()),
+}
+scenarios = pytest.mark.parametrize("name", SCENARIOS)
+
+
+def prepared(root: Path, name: str) -> Host:
+    two, start, *_ = SCENARIOS[name]
+    host = make(root, two=two)
+    if start:
+        host.apply(start)
+    return host
+
+
+def attempt(action, host: Host, hook) -> KvpatchError | None:  # type: ignore[no-untyped-def]
+    try:
+        action(host, hook)
+    except KvpatchError as error:
+        return error
+    return None
+
+
+def check_readable(host: Host) -> None:
+    """Status, after a crash: reads work, and every file is known."""
+    for name in host.sites:
+        journal = host.store(name, Disk()).read()
+        if journal is not None:
+            states = staleness(journal, host.distributions())
+            assert set(states.values()) <= {"ours", "reinstalled"}
+
+
+def check_clean(host: Host) -> None:
+    assert not host.leftovers()
+    for name in host.sites:
+        store = host.store(name, Disk())
+        assert store.litter() == ()
+        journal = store.read()
+        assert journal is None or not journal.unfinished
+
+
+def check_usable(host: Host, before: dict[str, bytes], after: dict[str, bytes]) -> None:
+    """Recovered: all or nothing; apply and revert work, and everything comes back."""
+    check_clean(host)
+    assert host.contents() in (before, after)
+    host.apply(SECOND)
+    assert host.contents() == {**host.contents(), **SECOND}
+    host.revert()
+    assert host.contents() == ORIGINALS
+    check_clean(host)
+    assert not list(host.root.rglob(HOME))
+
+
+@pytest.mark.crash
+@scenarios
+def test_killed_at_any_operation_nothing_is_lost(name: str, tmp_path: Path, quick: None) -> None:
+    _, _, action, before, after = SCENARIOS[name]
+    seen = set()
+    for n in count(1):
+        host = prepared(tmp_path / str(n), name)
+        hook = Dying(n)
+        try:
+            action(host, hook)
+        except Killed:
+            seen.add(hook.op)
+            check_readable(host)
+            host.recover()
+            check_usable(host, before, after)
+        else:
+            assert host.contents() == after
+            break
+        shutil.rmtree(host.root)
+    assert {"create", "write", "fsync", "replace", "remove"} <= seen
+
+
+@pytest.mark.crash
+@scenarios
+def test_killed_at_any_operation_the_next_run_needs_no_recover(
+    name: str, tmp_path: Path, quick: None
+) -> None:
+    action = SCENARIOS[name][2]
+    for n in count(1):
+        host = prepared(tmp_path / str(n), name)
+        try:
+            action(host, Dying(n))
+        except Killed:
+            host.revert()
+            check_usable(host, ORIGINALS, ORIGINALS)
+        else:
+            break
+        shutil.rmtree(host.root)
+
+
+@pytest.mark.crash
+@scenarios
+def test_killed_again_at_any_operation_of_the_recovery(
+    name: str, tmp_path: Path, quick: None
+) -> None:
+    _, _, action, before, after = SCENARIOS[name]
+    for n in count(2, 5):
+        broken = prepared(tmp_path / "host", name)
+        try:
+            action(broken, Dying(n))
+        except Killed:
+            pass
+        else:
+            break
+        for m in count(1, 3):
+            shutil.rmtree(tmp_path / "saved", ignore_errors=True)
+            shutil.copytree(tmp_path / "host", tmp_path / "saved", symlinks=True)
+            try:
+                broken.recover(Dying(m))
+            except Killed:
+                check_readable(broken)
+                broken.recover()
+                check_usable(broken, before, after)
+                shutil.rmtree(tmp_path / "host")
+                (tmp_path / "saved").rename(tmp_path / "host")
+            else:
+                check_usable(broken, before, after)
+                break
+        shutil.rmtree(tmp_path / "host")
+
+
+@pytest.mark.crash
+@scenarios
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO])
+def test_a_failure_at_any_operation_rolls_back(
+    name: str, number: int, tmp_path: Path, quick: None
+) -> None:
+    _, _, action, before, after = SCENARIOS[name]
+    refused = 0
+    for n in count(1):
+        host = prepared(tmp_path / str(n), name)
+        journals = [host.store(site, Disk()).read() for site in host.sites]
+        hook = Failing(n, number)
+        error = attempt(action, host, hook)
+        if error is not None:
+            refused += 1
+            assert error.exit_code == ExitCode.ENVIRONMENT
+            assert host.contents() == before
+            assert [host.store(site, Disk()).read() for site in host.sites] == journals
+            check_clean(host)
+        else:
+            assert host.contents() == after
+            if not hook.failed:
+                break
+        host.recover()
+        check_usable(host, before, after)
+        shutil.rmtree(host.root)
+    assert refused > 10
+
+
+@pytest.mark.crash
+@scenarios
+def test_a_disk_that_stays_full_leaves_all_or_nothing(
+    name: str, tmp_path: Path, quick: None
+) -> None:
+    _, _, action, before, after = SCENARIOS[name]
+    for n in count(1):
+        host = prepared(tmp_path / str(n), name)
+        hook = Failing(n, lasting=True)
+        error = attempt(action, host, hook)
+        if error is not None:
+            assert error.exit_code == ExitCode.ENVIRONMENT
+            check_readable(host)
+        if not hook.failed:
+            break
+        host.recover()
+        check_usable(host, before, after)
+        shutil.rmtree(host.root)
+
+
+@pytest.mark.crash
+@scenarios
+def test_a_process_that_is_really_killed_loses_nothing(name: str, tmp_path: Path) -> None:
+    _, _, action, before, after = SCENARIOS[name]
+    for n in (6, 13, 21, 34, 55):
+        host = prepared(tmp_path / str(n), name)
+        child = os.fork()
+        if child == 0:
+            counted = count(1)
+
+            def hook(op: str, path: Path) -> None:
+                if next(counted) == n:  # noqa: B023
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            try:
+                action(host, hook)
+            finally:
+                os._exit(0)
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status) or n > 30
+        check_readable(host)
+        host.recover()
+        check_usable(host, before, after)
+
+
+# Any history
+
+
+texts = st.sampled_from([b"# one\n", b"# two\n", b"# three, longer\n"])
+series = st.dictionaries(st.sampled_from([WORKER, PARALLEL, TRACKER]), texts)
+moves = st.tuples(
+    st.sampled_from(["apply", "apply", "apply", "revert", "recover"]), series, st.integers(0, 140)
+)
+
+
+@pytest.mark.crash
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.booleans(), st.lists(moves, min_size=1, max_size=7))
+def test_after_any_history_of_applies_reverts_and_crashes_everything_comes_back(
+    quick: None, two: bool, history: list[tuple[str, dict[str, bytes], int]]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        host = make(Path(folder), two=two)
+        state = dict(ORIGINALS)
+        for verb, wanted, at in history:
+            hook = Dying(at) if at else None
+            goal = dict(state)
+            try:
+                if verb == "apply":
+                    host.recover()
+                    drops = tuple({WORKER, PARALLEL, TRACKER} - set(wanted))
+                    goal = expected(wanted)
+                    host.apply(wanted, drops, hook)
+                elif verb == "revert":
+                    goal = dict(ORIGINALS)
+                    host.revert(hook)
+                else:
+                    host.recover(hook)
+            except Killed:
+                check_readable(host)
+                host.recover()
+                assert host.contents() in (state, goal)
+            else:
+                assert host.contents() == goal
+            state = host.contents()
+        host.revert()
+        assert host.contents() == ORIGINALS
+        check_clean(host)
+        assert not list(Path(folder).rglob(HOME))
