@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -61,7 +64,7 @@ _trust = _options(
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)
 @click.version_option(__version__, prog_name="kvpatch")
 def cli() -> None:
     """Make CacheBlend work on the vLLM and LMCache this host has, and take it back."""
@@ -195,6 +198,10 @@ def main(arguments: list[str] | None = None, disk: Any = None) -> NoReturn:
         disk: instead of a :class:`~kvpatch.fsops.Disk` that does what it is told.
     """
     given = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A path need not be text that the terminal can show.
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(int(_run(given, disk)))
 
 
@@ -218,8 +225,10 @@ def _run(given: list[str], disk: Any) -> ExitCode:
             "run `kvpatch status`; the next apply or revert cleans up what was half done",
             ExitCode.ENVIRONMENT,
         )
-    except BrokenPipeError:
-        return ExitCode.DONE
+    except OSError as error:
+        from .fsops import environment_error
+
+        failure = environment_error(error)
     except Exception as error:
         failure = _bug(error)
     return _fail(failure, given)
@@ -243,27 +252,59 @@ def _fail(failure: KvpatchError, given: list[str]) -> ExitCode:
 
     command = next((word for word in given if word in cli.commands), "kvpatch")
     report = Report(command, "", exit_code=failure.exit_code, errors=(failure,))
-    if "--json" in given:
-        click.echo(report.envelope())
-    else:
-        _print_errors(report)
-    return failure.exit_code
+    return _print(report, "--json" in given)
 
 
 def _finish(report: Any, as_json: bool) -> None:
-    if as_json:
-        click.echo(report.envelope())
-    else:
-        if report.text:
-            click.echo(report.text)
-        _print_errors(report)
-    raise click.exceptions.Exit(int(report.exit_code))
+    raise click.exceptions.Exit(int(_print(report, as_json)))
 
 
-def _print_errors(report: Any) -> None:
-    for error in report.errors:
-        click.echo(f"kvpatch: {error.message}", err=True)
-        click.echo(f"    {error.hint}", err=True)
+def _print(report: Any, as_json: bool) -> ExitCode:
+    """Print a report; the exit code is the report's, or says that it could not be printed."""
+    try:
+        with _reader_may_leave(sys.stdout):
+            if as_json:
+                click.echo(report.envelope())
+            elif report.text:
+                click.echo(report.text)
+        if not as_json:
+            _print_errors(report.errors)
+    except OSError as error:
+        _silence(sys.stdout)
+        failure = KvpatchError(
+            "output",
+            f"the output can't be written: {error.strerror}",
+            "the verb itself has ended; `kvpatch status` says what the host is in",
+            ExitCode.ENVIRONMENT,
+        )
+        with contextlib.suppress(OSError):
+            _print_errors((failure,))
+        return failure.exit_code
+    return ExitCode(report.exit_code)
+
+
+@contextlib.contextmanager
+def _reader_may_leave(stream: Any) -> Iterator[None]:
+    """A reader that has seen enough, such as ``head``, changes nothing about the exit code."""
+    try:
+        yield
+    except BrokenPipeError:
+        _silence(stream)
+
+
+def _silence(stream: Any) -> None:
+    """Let the interpreter flush what is left of a stream into nothing at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+def _print_errors(errors: Any) -> None:
+    with _reader_may_leave(sys.stderr):
+        for error in errors:
+            click.echo(f"kvpatch: {error.message}", err=True)
+            click.echo(f"    {error.hint}", err=True)
 
 
 def _place(where: dict[str, Any]) -> Any:
