@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,15 +30,17 @@ from .series import Member, discover
 def status(where: Where, choice: Choice, disk: Disk) -> Report:
     """Whether the host is patched, with what, and whether it can be taken back."""
     brief = replace(choice, options=replace(choice.options, brief=True))
-    host = _open_to_look(where, disk)
-    seen = hosts.view(host, brief)
-    standings = host.standings
+    with _looking():
+        host = hosts.open_host(where, disk)
+        seen = hosts.view(host, brief)
+        standings = host.standings
     return Report("status", status_text(seen, standings), plan_data(seen, standings))
 
 
 def diff(where: Where, choice: Choice, disk: Disk) -> Report:
     """What apply would change, as a unified diff."""
-    seen = hosts.view(_open_to_look(where, disk), choice)
+    with _looking():
+        seen = hosts.view(hosts.open_host(where, disk), choice)
     text = "".join(_unified(file) for file in seen.plan.changes)
     if not text:
         reason = seen.plan.refused[0].reason if seen.plan.refused else "everything is in place"
@@ -70,8 +73,10 @@ def apply(
 def verify(where: Where, choice: Choice, disk: Disk) -> Report:
     """Whether everything is in place: an apply that may not write."""
     thorough = replace(choice, options=replace(choice.options, thorough=True))
-    host = hosts.open_host(where, disk)
-    seen = hosts.view(host, thorough)
+    with _looking():
+        host = hosts.open_host(where, disk)
+        seen = hosts.view(host, thorough)
+        standings = host.standings
     errors = []
     if not seen.plan.goal_holds:
         errors.append(hosts.goal_missed(seen))
@@ -92,7 +97,7 @@ def verify(where: Where, choice: Choice, disk: Disk) -> Report:
     text = "\n".join([environment_line(seen), "", patches_text(seen.plan)])
     if not errors:
         text += "\n\neverything is in place"
-    data = plan_data(seen, host.standings)
+    data = plan_data(seen, standings)
     return Report("verify", text, data, ExitCode.NO if errors else ExitCode.DONE, tuple(errors))
 
 
@@ -135,10 +140,11 @@ def profile(
     raise NotImplementedError
 
 
-def _open_to_look(where: Where, disk: Disk) -> hosts.Host:
-    """Open a host for a verb that only looks: what keeps it from looking is the environment's."""
+@contextlib.contextmanager
+def _looking() -> Iterator[None]:
+    """For a verb that only looks, what keeps it from looking is the environment's."""
     try:
-        return hosts.open_host(where, disk)
+        yield
     except KvpatchError as error:
         if error.exit_code is ExitCode.REFUSED:
             error.exit_code = ExitCode.ENVIRONMENT
