@@ -11,15 +11,15 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
 from .functions import function_hashes
 from .outcome import Outcome
-from .plan import TargetPlan, plan
+from .plan import Options, TargetPlan, plan
 from .tree import FolderTree, Package
 
 if TYPE_CHECKING:
@@ -92,8 +92,7 @@ EMPTY = Catalogue({}, {}, {}, {})
 
 def load() -> Catalogue:
     """Read the catalogue that came with this kvpatch."""
-    text = resources.files(__package__).joinpath("releases.json").read_text("utf-8")
-    data = json.loads(text)
+    data = json.loads(Path(__file__).with_name("releases.json").read_text("utf-8"))
     return Catalogue(data["patches"], data["releases"], data["plans"], data["functions"])
 
 
@@ -106,13 +105,14 @@ def build(series: Series, package: str, releases: Mapping[str, Mapping[str, byte
         releases: release to path to the bytes of the released file.
     """
     ordered = sorted(releases, key=Version)
+    options = Options(rewrites={})
     plans: dict[str, Any] = {}
     hashes: dict[str, dict[str, str]] = {}
     histories: dict[str, dict[str, Mapping[str, str]]] = {}
     for release in ordered:
         files = releases[release]
         tree = FolderTree({package: Package(package, Version(release))}, files)
-        planned = plan(series, tree)
+        planned = plan(series, tree, options)
         for file in planned.files:
             outcomes = {
                 patch.id: target.outcome.value

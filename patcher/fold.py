@@ -26,6 +26,8 @@ class Options:
 
     ``thorough`` re-plans files that are ours by hash too; ``brief`` takes from the catalogue what
     planning a file of that hash came to, which is enough for a report but not for a change.
+    ``rewrites`` keeps what rewriting a text by a series came to, for plans over many releases
+    that share files.
     """
 
     accept_foreign: bool = False
@@ -33,6 +35,7 @@ class Options:
     thorough: bool = False
     brief: bool = False
     known: Catalogue | None = None
+    rewrites: dict[tuple[str, ...], bytes] | None = None
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ def plan_file(
             return replace(file, patches=source.written), _tell(
                 items, path, Outcome.ALREADY, "in place as kvpatch wrote it"
             )
-        return _fold(file, package, items, source)
+        return _fold(file, package, items, source, options)
     if source.provenance is Provenance.PRISTINE:
         if (
             options.brief
@@ -118,7 +121,7 @@ def plan_file(
         ):
             after, told = short
             return replace(file, after_digest=after, after=None), told
-        return _fold(file, package, items, source)
+        return _fold(file, package, items, source, options)
     return _plan_strange(file, package, items, source, options)
 
 
@@ -126,7 +129,7 @@ def _plan_strange(
     file: FilePlan, package: Package, items: Items, source: Source, options: Options
 ) -> tuple[FilePlan, Told]:
     """A file that is neither pristine nor ours: proof that it does the work, or a refusal."""
-    judgements = _judge(file.content, package.release, items)
+    judgements = _judge(_parsed(file.content), package.release, items)
     if all(judgement.holds for judgement in judgements.values()):
         return file, {
             patch_id: TargetPlan(file.path, Outcome.ABSORBED, f"{judgement.reason}; {source.why}")
@@ -136,7 +139,7 @@ def _plan_strange(
     unknown = source.provenance is Provenance.UNKNOWN
     if options.allow_unverified if unknown else options.accept_foreign:
         basis = "unverified" if unknown else "foreign"
-        return _fold(replace(file, basis=basis), package, items, source)
+        return _fold(replace(file, basis=basis), package, items, source, options)
     file = replace(file, state="unknown" if unknown else "foreign")
     return file, {
         patch_id: TargetPlan(file.path, Outcome.FOREIGN, f"{why}; {judgement.reason}")
@@ -149,7 +152,7 @@ def _differing(
 ) -> str:
     """Names the functions in which a strange text differs from the release, or from ours."""
     if source.original is not None:
-        ours, _ = _fold(replace(file, original=source.original), package, items, source)
+        ours, _ = _fold(replace(file, original=source.original), package, items, source, options)
         expected = ours.after if ours.after is not None else source.original
         names = differing(function_hashes(expected), function_hashes(file.content))
     elif options.known is not None:
@@ -160,14 +163,17 @@ def _differing(
     return f" in {', '.join(names)}" if names else ""
 
 
-def _fold(file: FilePlan, package: Package, items: Items, source: Source) -> tuple[FilePlan, Told]:
+def _fold(
+    file: FilePlan, package: Package, items: Items, source: Source, options: Options
+) -> tuple[FilePlan, Told]:
     """Fold the patches over the original, parsed once and written once."""
     base = file.original
     if not items:
         return replace(file, after=base, after_digest=digest(base)), {}
     from . import rewrite
 
-    judgements = _judge(base, package.release, items)
+    stock = _parsed(base)
+    judgements = _judge(stock, package.release, items)
     told = {
         patch_id: TargetPlan(file.path, Outcome.ABSORBED, judgement.reason)
         for patch_id, judgement in judgements.items()
@@ -176,16 +182,21 @@ def _fold(file: FilePlan, package: Package, items: Items, source: Source) -> tup
     open_items = [(member, target) for member, target in items if member.id not in told]
     if not open_items:
         return replace(file, after=base, after_digest=digest(base)), told
-    member_id = open_items[0][0].id
+    culprit = open_items[0][0].id
+    key = (digest(base), *(f"{m.digest} {t.path} {t.versions}" for m, t in open_items))
+    after = (options.rewrites or {}).get(key)
     try:
-        module = rewrite.parse(base)
-        for member, target in open_items:
-            member_id = member.id
-            module = target.transform(module)
-        after = rewrite.generate(module)
-        _check(base, after, package.release, open_items)
+        if after is None:
+            module = rewrite.parse(base)
+            for member, target in open_items:
+                culprit = member.id
+                module = target.transform(module)
+            after = rewrite.generate(module)
+            if options.rewrites is not None:
+                options.rewrites[key] = after
+        _check(stock, _parsed(after), package.release, open_items)
     except Refusal as refusal:
-        return file, {**told, **_refuse(open_items, member_id, file.path, refusal)}
+        return file, {**told, **_refuse(open_items, culprit, file.path, refusal)}
     file = replace(file, after=after, after_digest=digest(after), patches=_digests(open_items))
     for member, _ in open_items:
         if after == file.content:
@@ -198,39 +209,45 @@ def _fold(file: FilePlan, package: Package, items: Items, source: Source) -> tup
     return file, told
 
 
-def _check(base: bytes, after: bytes, release: Version, items: Items) -> None:
-    """See that the folded result compiles and holds every patch's post-condition.
+def _check(stock: _Parsed, folded: _Parsed, release: Version, items: Items) -> None:
+    """See that the folded result parses and holds every patch's post-condition.
 
     Raises:
-        Refusal: ``conflict``, naming the patch.
+        Refusal: ``conflict``, naming the patch; ``missing``, where this Python can't read the file.
     """
-    try:
-        before, folded = ast.parse(base), ast.parse(after)
-    except (SyntaxError, ValueError) as error:
-        raise Refusal(Outcome.CONFLICT, f"the result does not parse: {error}") from error
-    checked: dict[object, Judgement] = {}
+    if isinstance(stock, str):
+        raise Refusal(Outcome.MISSING, f"this Python can't parse the file: {stock}")
+    if isinstance(folded, str):
+        raise Refusal(Outcome.CONFLICT, f"the result does not parse: {folded}")
+    faithful = {member.patch.faithful for member, _ in items}
+    same = {check: check(stock, folded) for check in faithful}
+    works = _judge(folded, release, items)
     for member, _ in items:
-        goal, stock = member.patch.post_condition, member.patch.faithful
-        if goal not in checked:
-            checked[goal] = goal(folded, release)
-        if stock not in checked:
-            checked[stock] = stock(before, folded)
-        for judgement in (checked[goal], checked[stock]):
+        for judgement in (works[member.id], same[member.patch.faithful]):
             if not judgement.holds:
                 raise Refusal(
                     Outcome.CONFLICT, f"{member.id} would not do its work: {judgement.reason}"
                 )
 
 
-def _judge(content: bytes, release: Version, items: Items) -> Mapping[str, Judgement]:
+_Parsed = ast.Module | str
+"""A parsed text, or a sentence why it does not parse."""
+
+
+def _parsed(content: bytes) -> _Parsed:
     try:
-        module = ast.parse(content)
+        return ast.parse(content)
     except (SyntaxError, ValueError, RecursionError) as error:
-        failed = Judgement(False, f"the file does not parse: {error}")
+        return str(error)
+
+
+def _judge(parsed: _Parsed, release: Version, items: Items) -> Mapping[str, Judgement]:
+    if isinstance(parsed, str):
+        failed = Judgement(False, f"the file does not parse: {parsed}")
         return {member.id: failed for member, _ in items}
     # Patches that work towards one goal share its post-condition: judge once.
-    conditions = dict.fromkeys(member.patch.post_condition for member, _ in items)
-    verdicts = {condition: condition(module, release) for condition in conditions}
+    conditions = {member.patch.post_condition for member, _ in items}
+    verdicts = {condition: condition(parsed, release) for condition in conditions}
     return {member.id: verdicts[member.patch.post_condition] for member, _ in items}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
@@ -16,11 +17,13 @@ from .journal import Store
 from .locate import Environment, compile_in_target, file_facts, locate
 from .outcome import ExitCode, KvpatchError, Outcome
 from .plan import GOAL, FilePlan, Options, PatchPlan, Plan, plan
-from .processes import Running, running
 from .series import Selection, discover, select
 from .staleness import CHANGED, MISSING, OURS, REINSTALLED, STALE, staleness
-from .transaction import Change, FileReport, SiteChanges, SiteState, commit, recover
-from .transaction import revert as put_back
+from .steps import SiteState
+
+if TYPE_CHECKING:
+    from .processes import Running
+    from .transaction import FileReport, SiteChanges
 
 
 @dataclass(frozen=True)
@@ -177,6 +180,8 @@ def apply(
         KvpatchError: where nothing could be planned at all. What keeps a plan from being applied
             comes back as the refusal; nothing is changed then.
     """
+    from .transaction import commit, recover
+
     if host.interrupted and not dry_run:
         recover(host.places, disk=disk)
         host = open_host(host.where, disk)
@@ -184,7 +189,7 @@ def apply(
     try:
         refuse(seen)
         if seen.plan.changes and not while_running:
-            seen = replace(seen, running=running(host.environment))
+            seen = replace(seen, running=_running(host.environment))
             refuse_running(seen.running)
         check_target(host, seen.plan.changes)
         if dry_run or not seen.plan.changes:
@@ -204,6 +209,8 @@ def revert(
     Raises:
         KvpatchError: where a file was changed since, or the environment does not let it happen.
     """
+    from .transaction import revert as put_back
+
     host = open_host(where, disk, needs=None if where.site else "vllm")
     put = partial(
         put_back,
@@ -214,7 +221,7 @@ def revert(
         pycache_prefixes=bytecode_prefixes(host.environment),
     )
     if not while_running and put(dry_run=True).files:
-        refuse_running(running(host.environment))
+        refuse_running(_running(host.environment))
     done = put(dry_run=dry_run)
     return Reverted(host, done.files, done.archives, written=done.transaction is not None)
 
@@ -309,7 +316,15 @@ def check_target(host: Host, changes: Sequence[FilePlan]) -> None:
             )
 
 
+def _running(environment: Environment) -> tuple[Running, ...]:
+    from .processes import running
+
+    return running(environment)
+
+
 def _site_changes(host: Host, seen: View) -> list[SiteChanges]:
+    from .transaction import Change, SiteChanges
+
     states = host.tree.distribution_states
     result = []
     for site in host.sites.values():

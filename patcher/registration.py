@@ -9,16 +9,12 @@ Paths on which importing LMCache itself fails are exempt.
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
 
 from packaging.version import Version
 
 from .patch import Judgement
 from .trace import State, TooManyPathsError, Tracer, Value
-
-_Node = TypeVar("_Node", bound=ast.AST)
 
 GUARD = "_kvpatch_uses_lmcache"
 """The name of the inserted function that tells whether LMCache's connector is configured."""
@@ -201,13 +197,13 @@ def registers_bare_model(module: ast.Module, version: Version) -> Judgement:
 
 def stock_without_guard(stock: ast.Module, patched: ast.Module) -> Judgement:
     """Judge whether the patched module is the stock one wherever the guard reads false."""
-    reduced = ast.Module(body=_without_guard(patched.body), type_ignores=[])
-    if ast.dump(reduced) == ast.dump(ast.Module(body=stock.body, type_ignores=[])):
+    if _same(patched, stock):
         return Judgement(True, "without LMCache's connector the module is the stock one")
     return Judgement(False, "without LMCache's connector the module is not the stock one")
 
 
 def _without_guard(body: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """The statements left where the guard reads false; lists inside them stay as they are."""
     kept: list[ast.stmt] = []
     for node in body:
         match node:
@@ -220,22 +216,23 @@ def _without_guard(body: Sequence[ast.stmt]) -> list[ast.stmt]:
             ) if name == GUARD:
                 kept += _without_guard(inner)
             case _:
-                kept.append(_reduced(node))
+                kept.append(node)
     return kept
 
 
-def _reduced(node: _Node) -> _Node:
-    """A shallow copy whose statement lists are without guarded statements."""
-    reduced = copy.copy(node)
-    for field in ("body", "orelse", "finalbody"):
-        value = getattr(node, field, None)
-        if isinstance(value, list) and value:
-            setattr(reduced, field, _without_guard(value))
-    for field in ("handlers", "cases"):
-        value = getattr(node, field, None)
-        if isinstance(value, list):
-            setattr(reduced, field, [_reduced(part) for part in value])
-    return reduced
+def _same(patched: object, stock: object) -> bool:
+    """Whether a patched part is the stock one, positions and guarded parts apart."""
+    if patched.__class__ is not stock.__class__:
+        return False
+    if isinstance(patched, ast.AST):
+        return all(
+            _same(getattr(patched, field, None), getattr(stock, field, None))
+            for field in patched._fields
+        )
+    if isinstance(patched, list) and isinstance(stock, list):
+        left = _without_guard(patched) if patched and isinstance(patched[0], ast.stmt) else patched
+        return len(left) == len(stock) and all(map(_same, left, stock))
+    return patched == stock
 
 
 def _worse(one: Value, other: Value) -> Value:

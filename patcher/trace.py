@@ -99,7 +99,8 @@ class Tracer(Generic[_M]):
             for inner in ast.walk(statement) if compound else (statement,):
                 if isinstance(inner, (ast.Import, ast.ImportFrom)):
                     self._globals = self._import(inner, self._globals)
-        self._relevant = self._relevant_functions()
+        self._relevance: dict[ast.FunctionDef, bool] = {}
+        self._called: dict[ast.FunctionDef, frozenset[str]] = {}
 
     def has_method(self, name: str) -> bool:
         """Whether the class defines that method."""
@@ -116,15 +117,31 @@ class Tracer(Generic[_M]):
             return states
         return {after for state in states for after in self._invoke(function, [], state, 0)}
 
-    def _relevant_functions(self) -> frozenset[str]:
-        bodies = {**self._functions, **self._methods}
-        called = {name: set(_called_names(node)) for name, node in bodies.items()}
-        relevant = {
-            name for name, names in called.items() if any(map(self.meaning.relevant, names))
-        }
-        while more := {n for n, names in called.items() if n not in relevant and names & relevant}:
-            relevant |= more
-        return frozenset(relevant)
+    def _is_relevant(self, function: ast.FunctionDef) -> bool:
+        """Whether the function calls what matters, itself or through others of the module."""
+        if function not in self._relevance:
+            self._relevance[function] = any(
+                self.meaning.relevant(name)
+                for reached in self._reachable(function)
+                for name in self._calls_of(reached)
+            )
+        return self._relevance[function]
+
+    def _reachable(self, function: ast.FunctionDef) -> Iterable[ast.FunctionDef]:
+        seen, pending = set[ast.FunctionDef](), [function]
+        while pending:
+            reached = pending.pop()
+            if reached not in seen:
+                seen.add(reached)
+                yield reached
+                for name in self._calls_of(reached):
+                    homes = (self._functions.get(name), self._methods.get(name))
+                    pending += [inner for inner in homes if inner is not None]
+
+    def _calls_of(self, function: ast.FunctionDef) -> frozenset[str]:
+        if function not in self._called:
+            self._called[function] = frozenset(_called_names(function))
+        return self._called[function]
 
     def _invoke(
         self,
@@ -244,14 +261,14 @@ class Tracer(Generic[_M]):
 
     def _call(self, node: ast.Call, state: State, depth: int) -> set[State]:
         match node.func:
-            case ast.Name(id=name) if name in self._functions and name in self._relevant:
-                function, first = self._functions[name], 0
-            case ast.Attribute(value=ast.Name(id="self"), attr=name) if (
-                name in self._methods and name in self._relevant
-            ):
-                function, first = self._methods[name], 1
+            case ast.Name(id=name):
+                function, first = self._functions.get(name), 0
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                function, first = self._methods.get(name), 1
             case _:
-                return {self.meaning.call(node, state)}
+                function, first = None, 0
+        if function is None or not self._is_relevant(function):
+            return {self.meaning.call(node, state)}
         parameters = [item.arg for item in [*function.args.posonlyargs, *function.args.args]][
             first:
         ]

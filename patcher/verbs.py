@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -152,6 +151,8 @@ def _looking() -> Iterator[None]:
 
 
 def _unified(file: FilePlan) -> str:
+    import difflib
+
     before = file.content.decode("utf-8", "replace").splitlines(keepends=True)
     after = (file.after or b"").decode("utf-8", "replace").splitlines(keepends=True)
     return "".join(

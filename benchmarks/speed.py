@@ -1,0 +1,183 @@
+"""Times kvpatch against floors measured in the same run, and prints each ratio with its limit.
+
+A floor is the least that the work can cost: starting Python and importing the libraries, starting
+the target interpreter once, parsing with libcst. Files are those of real releases. fsync is left
+out of both sides where a limit says so.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import libcst
+from kvpatch import series
+from kvpatch.plan import Options, digest, plan
+from kvpatch.tree import FolderTree, Package
+from packaging.version import Version
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+from fake_site import WORKER, install
+from releases import release_file, vllm_releases
+
+RUNS = 15
+WITHOUT_FSYNC = "import os; os.fsync = lambda descriptor: None; "
+KVPATCH = "from kvpatch.cli import main; main({arguments!r})"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One measured ratio: seconds, the floor in seconds, and the most it may be."""
+
+    name: str
+    seconds: float
+    floor: float
+    limit: float
+
+    @property
+    def line(self) -> str:
+        """For the table."""
+        ratio = self.seconds / self.floor
+        verdict = "ok" if ratio <= self.limit else "TOO SLOW"
+        times = f"{self.seconds * 1000:7.0f} ms  floor {self.floor * 1000:7.0f} ms"
+        return f"{self.name:34}  {times}  ratio {ratio:5.2f}  limit {self.limit:.2f}  {verdict}"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A virtual environment whose site folder holds one real worker file."""
+
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        """The target interpreter."""
+        return self.folder / "bin" / "python"
+
+    @property
+    def site(self) -> Path:
+        """Its site folder."""
+        return next(self.folder.glob("lib/python3.*/site-packages"))
+
+    def hold(self, version: str, worker: bytes) -> None:
+        """Install that worker as that release, without a journal."""
+        shutil.rmtree(self.folder / ".kvpatch", ignore_errors=True)
+        files = {"vllm/__init__.py": "", WORKER: worker.decode()}
+        install(self.site, "vllm", version, files)
+
+
+def main() -> int:
+    """Measure everything; exit 1 where a limit is missed."""
+    newest = vllm_releases()[-1]
+    worker = release_file("vllm", newest, WORKER)
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+        bench = Bench(Path(folder))
+        results = [*statuses(bench, newest, worker), applying(bench, newest, worker), planning()]
+    print("\n".join(result.line for result in results))
+    return int(any(result.seconds > result.limit * result.floor for result in results))
+
+
+def statuses(bench: Bench, version: str, worker: bytes) -> list[Result]:
+    """``status`` of a pristine host, of a patched one, and of one that must be planned."""
+    where = ["--python", str(bench.python), "--json"]
+    status = code(KVPATCH.format(arguments=["status", *where]))
+    click = code("import click")
+    start = [str(bench.python), "-I", "-c", ""]
+    parse = bench.folder / "parse.py"
+    bench.hold(version, worker)
+    # "at most 3 times the import of click, plus one start of the target"
+    pristine = measure({"status": status, "click": click, "start": start})
+    subprocess.run(code(KVPATCH.format(arguments=["apply", *where])), check=True, **QUIET)
+    ours = measure({"status": status, "click": click, "start": start})
+    bench.hold("99.0.0", worker + b"\n# a release that no catalogue knows\n")
+    parse.write_text(
+        "import libcst, click, pathlib, sys\n"
+        "libcst.parse_module(pathlib.Path(sys.argv[1]).read_bytes())\n"
+    )
+    floor = [sys.executable, str(parse), str(bench.site / WORKER)]
+    planned = measure({"status": status, "floor": floor})
+    return [
+        Result(name, times["status"], 3 * times["click"] + times["start"], 1.0)
+        for name, times in (("status, pristine", pristine), ("status, ours", ours))
+    ] + [Result("status, to be planned", planned["status"], planned["floor"], 1.5)]
+
+
+def applying(bench: Bench, version: str, worker: bytes) -> Result:
+    """``apply`` of the newest release, fsync apart."""
+    where = ["--python", str(bench.python), "--json"]
+    apply = code(WITHOUT_FSYNC + KVPATCH.format(arguments=["apply", *where]))
+    parse = bench.folder / "rewrite.py"
+    parse.write_text(
+        "import libcst, click, pathlib, sys\n"
+        "libcst.parse_module(pathlib.Path(sys.argv[1]).read_bytes()).bytes\n"
+    )
+    floor = [sys.executable, str(parse), str(bench.site / WORKER)]
+    start = [str(bench.python), "-I", "-c", ""]
+    times = measure(
+        {"apply": apply, "floor": floor, "start": start}, lambda: bench.hold(version, worker)
+    )
+    return Result("apply", times["apply"], times["floor"] + times["start"], 1.3)
+
+
+def planning() -> Result:
+    """Planning every release from the local cache, against parsing the distinct files."""
+    chosen = series.discover()
+    files = {version: release_file("vllm", version, WORKER) for version in vllm_releases()}
+    distinct = {digest(content): content for content in files.values()}
+
+    def plan_all() -> None:
+        options = Options(rewrites={})
+        for version, content in files.items():
+            tree = FolderTree({"vllm": Package("vllm", Version(version))}, {WORKER: content})
+            plan(chosen, tree, options)
+
+    def parse_all() -> None:
+        for content in distinct.values():
+            libcst.parse_module(content)
+
+    seconds, floor = [], []
+    for _ in range(3):
+        floor.append(timed(parse_all))
+        seconds.append(timed(plan_all))
+    return Result(f"plan {len(files)} releases", min(seconds), min(floor), 2.0)
+
+
+QUIET: Mapping[str, int] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+
+
+def code(text: str) -> list[str]:
+    """The command that runs a line of Python."""
+    return [sys.executable, "-c", text]
+
+
+def measure(
+    commands: Mapping[str, list[str]], before: Callable[[], None] = lambda: None
+) -> dict[str, float]:
+    """Median seconds of each command, run in turns so that a busy moment hits all alike."""
+    times: dict[str, list[float]] = {name: [] for name in commands}
+    for run in range(RUNS + 1):
+        for name, command in commands.items():
+            before()
+            seconds = timed(lambda command=command: subprocess.run(command, check=True, **QUIET))
+            if run:
+                times[name].append(seconds)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds of wall time."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    sys.exit(main())
