@@ -1,0 +1,654 @@
+"""The static form of the post-condition, on modules written for it and on generated ones."""
+
+from __future__ import annotations
+
+import ast
+import codecs
+import difflib
+import textwrap
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kvpatch.outcome import Outcome
+from kvpatch.patch import Judgement
+from kvpatch.registration import registers_bare_model, stock_without_guard
+from kvpatch.tree import Provenance
+from packaging.version import Version
+from planning import outcomes, planned, replanned, written
+from worker_stand_in import (
+    NESTED_DEEP,
+    NESTED_ONLY,
+    OTHER,
+    PLAIN,
+    WRAPPED,
+    in_process_violations,
+    other_violations,
+)
+
+IMPORTS = """
+import vllm
+from vllm.distributed.kv_transfer import ensure_kv_transfer_initialized
+from lmcache.integration.vllm.utils import ENGINE_NAME
+from lmcache.v1.compute.models.utils import VLLMModelTracker
+"""
+REGISTER = "VLLMModelTracker.register_model(ENGINE_NAME, self.model_runner.get_model())"
+CREATE = "ensure_kv_transfer_initialized(self.vllm_config, kv_cache_config)"
+
+
+def _late(body: str, imports: str = IMPORTS, helpers: str = "") -> str:
+    """A worker that creates the connector in ``initialize_from_config``, after that body."""
+    text = imports + "\n\nclass Worker:\n    def load_model(self):\n"
+    text += "        self.model_runner.load_model()\n\n"
+    text += "    def initialize_from_config(self, kv_cache_config):\n"
+    text += textwrap.indent(textwrap.dedent(body), "        ")
+    text += f"\n        {CREATE}\n"
+    return text + "\n" + helpers
+
+
+def _early(load: str, environment: str = "pass", imports: str = IMPORTS) -> str:
+    """A worker that creates the connector where that body of ``load_model`` says."""
+    text = imports + "\n\nclass Worker:\n    def init_device(self):\n"
+    text += "        init_worker_distributed_environment(self.vllm_config, 0)\n\n"
+    text += "    def load_model(self):\n        self.model_runner.load_model()\n"
+    text += textwrap.indent(textwrap.dedent(load), "        ")
+    text += "\n\n\ndef init_worker_distributed_environment(vllm_config, rank):\n"
+    return text + textwrap.indent(environment, "    ") + "\n"
+
+
+def _judge(text: str, version: str = "0.32.0") -> Judgement:
+    return registers_bare_model(ast.parse(text), Version(version))
+
+
+GOOD = {
+    "get_model": REGISTER,
+    "by keywords": "VLLMModelTracker.register_model("
+    "vllm_model=self.model_runner.get_model(), instance_id=ENGINE_NAME)",
+    "through local names": "runner = self.model_runner\nmodel = runner.get_model()\n"
+    "VLLMModelTracker.register_model(ENGINE_NAME, model)",
+    "under the literal name of all releases so far": "VLLMModelTracker.register_model("
+    "'vllm-instance', self.model_runner.get_model())",
+    "through the worker's own get_model": "VLLMModelTracker.register_model("
+    "ENGINE_NAME, self.get_model())",
+    "unwrapped once": "VLLMModelTracker.register_model(ENGINE_NAME, "
+    "self.model_runner.model.unwrap())",
+    "unwrapped until nothing is left": "model = self.model_runner.model\n"
+    "while hasattr(model, 'unwrap'):\n    model = model.unwrap()\n"
+    "VLLMModelTracker.register_model(ENGINE_NAME, model)",
+    "unwrapped where it is wrapped": "model = self.model_runner.model\n"
+    "if hasattr(model, 'unwrap'):\n    model = model.unwrap()\n"
+    "VLLMModelTracker.register_model(ENGINE_NAME, model)",
+    "on both branches": f"if vllm.something():\n    {REGISTER}\nelse:\n    {REGISTER}",
+    "imported in the function": "from lmcache.integration.vllm.utils import ENGINE_NAME as name\n"
+    "from lmcache.v1.compute.models.utils import VLLMModelTracker as tracker\n"
+    "tracker.register_model(name, self.model_runner.get_model())",
+    "unless the import fails": "try:\n"
+    "    from lmcache.v1.compute.models.utils import VLLMModelTracker\n"
+    f"    {REGISTER}\nexcept ImportError:\n    pass",
+    "unless the tracker is None": f"if VLLMModelTracker is not None:\n    {REGISTER}",
+    "unless the tracker is None, the other way round": "if VLLMModelTracker is None:\n"
+    f"    pass\nelse:\n    {REGISTER}",
+    "where the tracker is true": f"if VLLMModelTracker:\n    {REGISTER}",
+    "inside a with block": f"with vllm.pool():\n    {REGISTER}",
+    "unless it is there already": "if VLLMModelTracker._vllm_models.get(ENGINE_NAME) is "
+    "self.model_runner.get_model():\n    pass\nelse:\n    " + REGISTER,
+}
+
+
+@pytest.mark.parametrize("body", GOOD.values(), ids=GOOD.keys())
+def test_a_worker_that_registers_the_bare_model_first_holds(body: str) -> None:
+    text = _late(body)
+    assert _judge(text).holds, _judge(text).reason
+    kinds = [NESTED_DEEP, WRAPPED] if "get_model" in body else [WRAPPED]
+    imports_name = "vllm-instance" not in body and "self.get_model" not in body
+    if imports_name:
+        assert in_process_violations(text.encode(), None, kinds, [PLAIN]) == []
+
+
+BAD = {
+    "not at all": "pass",
+    "only by name": "VLLMModelTracker.register_model",
+    "the wrapped model": "VLLMModelTracker.register_model(ENGINE_NAME, self.model_runner.model)",
+    "the runner": "VLLMModelTracker.register_model(ENGINE_NAME, self.model_runner)",
+    "something unknown": "VLLMModelTracker.register_model(ENGINE_NAME, vllm.find_model())",
+    "under another name": "VLLMModelTracker.register_model('my-engine', "
+    "self.model_runner.get_model())",
+    "under the other constant of that name": "from lmcache.v1.manager import ENGINE_NAME\n"
+    + REGISTER,
+    "under an unknown condition": f"if vllm.something():\n    {REGISTER}",
+    "in a loop that may have no round": f"for i in vllm.things():\n    {REGISTER}",
+    "in a while loop that may have no round": f"while vllm.things():\n    {REGISTER}",
+    "in a branch of a match": f"match vllm.thing():\n    case 1:\n        {REGISTER}",
+    "in a function that is never called": f"def register():\n    {REGISTER}",
+    "in a lambda": f"later = lambda: {REGISTER}",
+    "on another tracker": "other.register_model(ENGINE_NAME, self.model_runner.get_model())",
+    "by a function of that name": "register_model(ENGINE_NAME, self.model_runner.get_model())",
+    "in a try block that may fail before": f"try:\n    vllm.prepare()\n    {REGISTER}\n"
+    "except Exception:\n    pass",
+    "the wrapped one first, which wins": "VLLMModelTracker.register_model(ENGINE_NAME, "
+    f"self.model_runner.model)\n{REGISTER}",
+    "a name that was bound anew": "model = self.model_runner.get_model()\nmodel = wrap(model)\n"
+    "VLLMModelTracker.register_model(ENGINE_NAME, model)",
+    "wrapped on one branch": "model = self.model_runner.model\nif vllm.something():\n"
+    "    model = model.unwrap()\nVLLMModelTracker.register_model(ENGINE_NAME, model)",
+    "wrapped in one case of an expression": "model = self.model_runner.get_model() "
+    "if vllm.something() else self.model_runner.model\n"
+    "VLLMModelTracker.register_model(ENGINE_NAME, model)",
+    "unless something else is there already": "if VLLMModelTracker._vllm_models.get('x') is "
+    "self.model_runner.get_model():\n    pass\nelse:\n    " + REGISTER,
+    "after the connector": f"{CREATE}\n{REGISTER}",
+    "after an assigned connector": f"c = {CREATE}\n{REGISTER}",
+    "only for type checkers": f"if TYPE_CHECKING:\n    {REGISTER}",
+    "where the tracker is None": f"if VLLMModelTracker is None:\n    {REGISTER}",
+    "behind a constant": f"if False:\n    {REGISTER}",
+}
+
+
+@pytest.mark.parametrize("body", BAD.values(), ids=BAD.keys())
+def test_a_worker_that_does_not_surely_register_the_bare_model_first_does_not_hold(
+    body: str,
+) -> None:
+    judgement = _judge(_late(body))
+    assert not judgement.holds
+    assert judgement.reason
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        IMPORTS,
+        IMPORTS.replace("import VLLMModelTracker", "import (\n    VLLMModelTracker,\n)"),
+        "try:\n" + textwrap.indent(IMPORTS.strip(), "    ") + "\nexcept ImportError:\n"
+        "    ENGINE_NAME = VLLMModelTracker = None\n",
+    ],
+)
+def test_it_does_not_matter_how_the_module_imports_lmcache(imports: str) -> None:
+    assert _judge(_late(REGISTER, imports)).holds
+
+
+@pytest.mark.parametrize(
+    ("imports", "call"),
+    [
+        (
+            (
+                "import lmcache.v1.compute.models.utils as models\n"
+                "import lmcache.integration.vllm.utils as utils\n"
+            ),
+            (
+                "models.VLLMModelTracker.register_model(utils.ENGINE_NAME, "
+                "self.model_runner.get_model())"
+            ),
+        ),
+        (
+            (
+                "from lmcache.v1.compute.models import utils as models\n"
+                "from lmcache.integration.vllm import utils\n"
+            ),
+            (
+                "models.VLLMModelTracker.register_model(utils.ENGINE_NAME, "
+                "self.model_runner.get_model())"
+            ),
+        ),
+    ],
+)
+def test_a_tracker_reached_through_its_module_is_the_tracker(imports: str, call: str) -> None:
+    assert _judge(_late(call, imports)).holds
+
+
+def test_a_tracker_of_another_package_is_not_lmcaches() -> None:
+    imports = IMPORTS.replace("from lmcache.v1.compute.models.utils", "from mine")
+    assert not _judge(_late(REGISTER, imports)).holds
+
+
+@pytest.mark.parametrize(
+    "helpers",
+    [
+        "def give(model):\n    VLLMModelTracker.register_model(ENGINE_NAME, model)\n",
+        (
+            "def give(model):\n    if model is None:\n        raise ValueError\n"
+            "    VLLMModelTracker.register_model(ENGINE_NAME, model)\n"
+        ),
+    ],
+)
+def test_registration_in_a_helper_function_is_followed(helpers: str) -> None:
+    assert _judge(_late("give(self.model_runner.get_model())", helpers=helpers)).holds
+    assert not _judge(_late("give(self.model_runner.model)", helpers=helpers)).holds
+
+
+def test_a_helper_that_returns_before_it_registers_does_not_hold() -> None:
+    helpers = (
+        "def give(model):\n    if vllm.busy():\n        return\n"
+        "    VLLMModelTracker.register_model(ENGINE_NAME, model)\n"
+    )
+    assert not _judge(_late("give(self.model_runner.get_model())", helpers=helpers)).holds
+
+
+def test_registration_in_a_helper_method_is_followed() -> None:
+    text = _late("self._give()")
+    method = f"    def _give(self):\n        {REGISTER}\n\n    def initialize_from_config"
+    assert _judge(text.replace("    def initialize_from_config", method)).holds
+
+
+def test_registration_in_load_model_holds_for_a_connector_created_later() -> None:
+    text = _late("pass").replace("load_model()\n", f"load_model()\n        {REGISTER}\n")
+    assert _judge(text).holds
+    assert in_process_violations(text.encode(), None, [NESTED_DEEP], [PLAIN]) == []
+
+
+def test_an_early_return_of_load_model_before_registration_does_not_hold() -> None:
+    text = _late("pass").replace(
+        "load_model()\n",
+        f"load_model()\n        if vllm.dummy():\n            return\n        {REGISTER}\n",
+    )
+    assert not _judge(text).holds
+
+
+def test_registration_by_a_finally_block_holds() -> None:
+    assert _judge(_late(f"try:\n    vllm.prepare()\nfinally:\n    {REGISTER}")).holds
+
+
+def test_the_attribute_is_the_bare_model_up_to_0_10_0_alone() -> None:
+    body = "VLLMModelTracker.register_model(ENGINE_NAME, self.model_runner.model)\n"
+    text = _early(body + "ensure_kv_transfer_initialized(self.vllm_config)")
+    for version in ("0.8.5", "0.8.5.post1", "0.9.2", "0.10.0", "0.10.0+cpu"):
+        assert _judge(text, version).holds, version
+    for version in ("0.10.1", "0.10.1.1", "0.10.2", "0.11.0", "0.11.1", "0.33.0"):
+        judgement = _judge(text, version)
+        assert not judgement.holds
+        assert "CUDAGraphWrapper is not supported" in judgement.reason
+
+
+def test_a_connector_created_before_the_model_exists_does_not_hold() -> None:
+    text = _early(REGISTER, "ensure_kv_transfer_initialized(vllm_config)")
+    judgement = _judge(text, "0.10.0")
+    assert not judgement.holds
+    assert judgement.reason == (
+        "the KV connector is created before any model is registered with LMCache"
+    )
+
+
+def test_a_connector_that_is_commented_out_is_not_created() -> None:
+    text = _early(REGISTER, "pass  # ensure_kv_transfer_initialized(vllm_config)")
+    judgement = _judge(text, "0.10.0")
+    assert not judgement.holds
+    assert "creates the KV connector" in judgement.reason
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x = 1\n", "class Worker:\n    pass\n", "class Other:\n    pass\n"]
+)
+def test_a_module_without_a_connector_does_not_hold(text: str) -> None:
+    judgement = _judge(text)
+    assert not judgement.holds
+    assert "creates the KV connector" in judgement.reason
+
+
+def test_a_module_with_too_many_paths_does_not_hold() -> None:
+    names = "\n".join(f"if f():\n    n{i} = self.model_runner" for i in range(12))
+    judgement = _judge(_late(f"{names}\n{REGISTER}"))
+    assert not judgement.holds
+    assert "too many paths" in judgement.reason
+
+
+@pytest.mark.xfail(reason="a path on which the connector is never created is not seen")
+def test_an_early_return_before_the_deferred_connector_does_not_hold() -> None:
+    call = "ensure_kv_transfer_initialized(self.vllm_config)"
+    text = _early(f"if vllm.dummy():\n    return\n{REGISTER}\n{call}")
+    assert in_process_violations(text.encode(), None, [NESTED_DEEP], [PLAIN])
+    assert not _judge(text, "0.10.0").holds
+
+
+@pytest.mark.xfail(reason="the static form takes any function of the guard's name for the guard")
+def test_a_guard_that_someone_made_always_false_is_not_proof() -> None:
+    (file,) = planned(_late("pass", STOCK_IMPORTS).encode(), "0.32.0").changes
+    assert file.after is not None
+    text = file.after.decode()
+    head = "def _kvpatch_uses_lmcache(vllm_config):\n"
+    assert text.count(head) == 1
+    broken = text.replace(head, f"{head}    return False\n")
+    assert in_process_violations(broken.encode(), None, [WRAPPED], [PLAIN])
+    found = planned(broken.encode(), "0.32.0", Provenance.OTHER)
+    assert outcomes(found)["KV001"] is Outcome.FOREIGN
+
+
+EARLY_STOCK = """
+from vllm.distributed.kv_transfer import ensure_kv_transfer_initialized
+import vllm
+
+
+class Worker:
+    def load_model(self):
+        self.model_runner.load_model()
+
+
+def init_worker_distributed_environment(vllm_config, rank):
+    {}
+"""
+
+
+@pytest.mark.xfail(reason="KV002 writes the call anew instead of moving it a step further in")
+@pytest.mark.parametrize(
+    "call",
+    [
+        "ensure_kv_transfer_initialized(vllm_config)  # a word on it",
+        "ensure_kv_transfer_initialized(\n        vllm_config,  # a word on it\n    )",
+    ],
+)
+def test_the_deferred_call_keeps_its_comments(call: str) -> None:
+    after = written(planned(EARLY_STOCK.format(call).encode(), "0.10.0"))
+    assert b"# a word on it" in after
+
+
+@pytest.mark.xfail(reason="KV002 defers a conditional creation to an unconditional one")
+@pytest.mark.parametrize(
+    "call",
+    [
+        "if vllm.ready():\n        ensure_kv_transfer_initialized(vllm_config)",
+        "for _ in ():\n        ensure_kv_transfer_initialized(vllm_config)",
+        "if vllm.ready():\n        return\n    ensure_kv_transfer_initialized(vllm_config)",
+    ],
+)
+def test_a_connector_created_under_a_condition_is_deferred_under_it_or_not_at_all(
+    call: str,
+) -> None:
+    stock = EARLY_STOCK.format(call).encode()
+    plan = planned(stock, "0.10.0")
+    assert plan.refused or in_process_violations(written(plan), stock, [WRAPPED], [PLAIN]) == []
+
+
+STOCK_IMPORTS = "from vllm.distributed.kv_transfer import ensure_kv_transfer_initialized\n"
+GUARDED = "if _kvpatch_uses_lmcache(self.vllm_config):\n    "
+
+
+def _without_guard(stock: str, patched: str) -> bool:
+    return stock_without_guard(ast.parse(stock), ast.parse(patched)).holds
+
+
+@pytest.mark.parametrize(
+    ("stock", "patched"),
+    [
+        ("a()\n", "a()\n"),
+        ("a()\n", "a()  # a comment\n\n\ndef _kvpatch_helper():\n    b()\n"),
+        ("def f():\n    a()\n", f"def f():\n    a()\n    {GUARDED}    b()\n"),
+        ("def f():\n    a()\n", f"def f():\n    {GUARDED}    b()\n    else:\n        a()\n"),
+        (
+            "def f():\n    a()\n",
+            "def f():\n    if not _kvpatch_uses_lmcache(c):\n        a()\n",
+        ),
+        (
+            "with x:\n    try:\n        a()\n    finally:\n        b()\n",
+            (
+                "with x:\n    try:\n        if not _kvpatch_uses_lmcache(c):\n            a()\n"
+                "    finally:\n        b()\n        if _kvpatch_uses_lmcache(c):\n            d()\n"
+            ),
+        ),
+        (
+            "match x:\n    case 1:\n        a()\n",
+            "match x:\n    case 1:\n        if not _kvpatch_uses_lmcache(c):\n            a()\n",
+        ),
+        (
+            "try:\n    a()\nexcept E:\n    b()\n",
+            "try:\n    a()\nexcept E:\n    if not _kvpatch_uses_lmcache(c):\n        b()\n",
+        ),
+    ],
+)
+def test_a_module_that_differs_behind_the_guard_alone_is_the_stock_one(
+    stock: str, patched: str
+) -> None:
+    assert _without_guard(stock, patched)
+
+
+@pytest.mark.parametrize(
+    ("stock", "patched"),
+    [
+        ("a()\n", "b()\n"),
+        ("a()\n", "a()\nb()\n"),
+        ("a()\nb()\n", "b()\na()\n"),
+        ("a()\n", "if _kvpatch_uses_lmcache(c):\n    a()\n"),
+        ("a()\n", "if not _kvpatch_uses_lmcache(c):\n    pass\nelse:\n    a()\n"),
+        ("a()\n", "if other_guard(c):\n    b()\na()\n"),
+        ("a()\n", "if _kvpatch_uses_lmcache(c) and x:\n    b()\na()\n"),
+        ("def f():\n    a(1)\n", "def f():\n    if not _kvpatch_uses_lmcache(c):\n        a(2)\n"),
+        ("a()\n", "import sys\na()\n"),
+    ],
+)
+def test_a_module_that_differs_elsewhere_is_not_the_stock_one(stock: str, patched: str) -> None:
+    assert not _without_guard(stock, patched)
+
+
+def test_judging_leaves_the_modules_as_they_were() -> None:
+    stock, patched = ast.parse("a()\n"), ast.parse("if not _kvpatch_uses_lmcache(c):\n    a()\n")
+    before = ast.dump(patched)
+    stock_without_guard(stock, patched)
+    registers_bare_model(patched, Version("0.32.0"))
+    assert ast.dump(patched) == before
+
+
+# Generated worker modules
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A worker module that could be a release's, and which release it stands for."""
+
+    content: bytes
+    version: str
+
+
+SIMPLE = (
+    "pass",
+    "x = 1  # naïve, schön, 模型",
+    "a.b(c); d.e()",
+    'note = """several\n  lines\n\there"""',
+    "total = (\n    1 +\n    2\n)",
+    "value = 1 + \\\n    2",
+    "# only a comment\ny = 2",
+    "f = lambda: torch.zeros(1)",
+    "items = [item for item in range(2)]",
+    "assert True, 'never'",
+    "del_me: int = 3",
+    "import gc",
+    "from vllm.utils import thing as other",
+    "def inner():\n    return 1",
+    "if torch.ready(): pass",
+    "global_name = {'a': 1, **{}}",
+)
+NESTS = (
+    "with torch.device(0):\n    {}",
+    "with (\n    torch.device(0),\n    torch.pool() as p,\n):\n    {}",
+    "if torch.ready():\n    {}",
+    "if torch.ready():\n    pass\nelse:\n    {}",
+    "if torch.ready():\n    pass\nelif torch.other():\n    {}\nelse:\n    pass",
+    "try:\n    {}\nexcept ValueError:\n    pass",
+    "try:\n    pass\nfinally:\n    {}",
+    "try:\n    pass\nexcept ValueError:\n    pass\nelse:\n    {}",
+    "for item in torch.items():\n    {}",
+    "for item in (1,):\n    {}",
+)
+
+
+def _fill(nest: str, body: str) -> str:
+    indent = "" if nest == "{}" else "    "
+    return nest.replace("{}", body.replace("\n", f"\n{indent}"))
+
+
+statements = st.recursive(
+    st.sampled_from(SIMPLE),
+    lambda inner: st.tuples(st.sampled_from(NESTS), inner).map(lambda pair: _fill(*pair)),
+    max_leaves=3,
+)
+bodies = st.lists(statements, max_size=3)
+ends = st.sampled_from(["", "", "", "return", "return None", "if torch.x():\n    raise E"])
+decorators = st.sampled_from(["", "", "@torch.inference_mode()\n", "@instrument(span_name='x')\n"])
+SURE = ["{call}"] * 6 + ["# Why it is here.\n{call}"]
+UNSURE = ["{call}\n{call}", "connector = {call}", "{call}; torch.done()", "torch.nothing()"]
+KEPT = ["{call}  # and now", "{wide}"]
+early_anchors = st.tuples(st.just("{}"), st.sampled_from(SURE + UNSURE))
+late_anchors = st.tuples(
+    st.sampled_from(["{}"] * 6 + list(NESTS)), st.sampled_from(SURE + UNSURE + KEPT)
+)
+
+
+def _method(name: str, parameters: str, body: list[str], decorator: str = "") -> str:
+    inner = "\n".join(body) or "pass"
+    return f"{decorator}def {name}({parameters}):\n" + textwrap.indent(
+        inner, "    ", lambda line: bool(line.strip())
+    )
+
+
+@st.composite
+def modules(draw: st.DrawFn) -> Generated:
+    """Worker modules of both eras, in many shapes and encodings of text."""
+    early = draw(st.booleans())
+    nest, anchor = draw(early_anchors if early else late_anchors)
+    arguments = "vllm_config" if early else "self.vllm_config, kv_cache_config"
+    call = f"ensure_kv_transfer_initialized({arguments})"
+    wide = f"ensure_kv_transfer_initialized(\n    {arguments},  # all of it\n)"
+    creation = _fill(nest, anchor.format(call=call, wide=wide))
+    load_body = [*draw(bodies), "self.model_runner.load_model()", *draw(bodies), draw(ends)]
+    load = _method("load_model", "self", [line for line in load_body if line], draw(decorators))
+    if draw(st.integers(0, 11)) == 0:
+        load = "def load_model(self): self.model_runner.load_model()"
+    at_anchor = [*draw(bodies), creation, *draw(bodies)]
+    methods = [
+        _method("init_device", "self", ["init_worker_distributed_environment(self.vllm_config, 0)"])
+    ]
+    environment = draw(bodies)
+    if early:
+        environment = at_anchor
+        methods += [load, _method("initialize_from_config", "self, kv_cache_config", draw(bodies))]
+    else:
+        config = _method(
+            "initialize_from_config", "self, kv_cache_config", at_anchor, draw(decorators)
+        )
+        methods += [load, config]
+    methods += draw(
+        st.lists(
+            st.sampled_from(
+                [
+                    "async def watch(self):\n    async with self.lock:\n        await self.go()",
+                    "def one_line(self): return 1",
+                    "@property\ndef rank(self):\n    return 0",
+                    "limit = 3",
+                    "# A word between methods.",
+                ]
+            ),
+            max_size=2,
+        )
+    )
+    worker = "class Worker(WorkerBase):\n" + "\n\n".join(
+        textwrap.indent(method, "    ", lambda line: bool(line.strip())) for method in methods
+    )
+    function = _method(
+        "init_worker_distributed_environment", "vllm_config, rank", environment, draw(decorators)
+    )
+    parts = [worker, function]
+    if draw(st.booleans()):
+        parts.reverse()
+    if draw(st.booleans()):
+        parts.append("# The end, schön.")
+    text = "\n\n\n".join([f'"""A worker."""\nimport torch\n{HEAD}', *parts]) + "\n"
+    unit = draw(st.sampled_from(["    ", "    ", "  ", "\t"]))
+    lines = [_reindented(line, unit) for line in text.split("\n")]
+    newline = draw(st.sampled_from(["\n", "\n", "\r\n"]))
+    text = newline.join(lines)
+    if draw(st.booleans()):
+        text = text.rstrip("\r\n")
+    content = text.encode()
+    if draw(st.booleans()):
+        content = codecs.BOM_UTF8 + content
+    late = draw(st.sampled_from(["0.11.1", "0.20.0", "0.33.0", "7.0"]))
+    version = draw(st.sampled_from(["0.8.5", "0.10.0", "0.11.0"])) if early else late
+    return Generated(content, version)
+
+
+HEAD = (
+    "from vllm.distributed.kv_transfer import ensure_kv_transfer_initialized\n"
+    "from vllm.v1.worker.worker_base import WorkerBase\n"
+    "from vllm.tracing import instrument"
+)
+
+
+def _reindented(line: str, unit: str) -> str:
+    bare = line.lstrip(" ")
+    depth, rest = divmod(len(line) - len(bare), 4)
+    return unit * depth + " " * rest + bare
+
+
+@settings(max_examples=60, deadline=None)
+@given(modules())
+def test_a_generated_module_is_patched_faithfully_or_refused_with_a_reason(
+    module: Generated,
+) -> None:
+    compile(module.content, "<generated>", "exec")
+    plan = planned(module.content, module.version)
+    if plan.refused:
+        assert plan.changes == ()
+        assert all(patch.reason for patch in plan.refused)
+        return
+    after = written(plan)
+    compile(after, "<patched>", "exec")
+
+    before_lines, after_lines = module.content.splitlines(True), after.splitlines(True)
+    _assert_every_line_kept(before_lines, after_lines)
+
+    again = replanned(plan, module.version)
+    assert again.changes == ()
+    assert replanned(plan, module.version, thorough=True).files[0].after == after
+    strange = planned(after, module.version, Provenance.OTHER)
+    assert strange.changes == ()
+    assert strange.refused == ()
+
+    kinds = [WRAPPED, NESTED_ONLY]
+    assert in_process_violations(after, module.content, kinds, [PLAIN]) == []
+    assert other_violations(after, module.content, [OTHER]) == []
+
+
+def _assert_every_line_kept(before: list[bytes], after: list[bytes]) -> None:
+    """Only insertions, apart from the one call that is now a step further in."""
+    bare = [line.lstrip() if b"ensure_kv_transfer" in line else line for line in after]
+    wanted = [line.lstrip() if b"ensure_kv_transfer" in line else line for line in before]
+    if not wanted[-1].endswith(b"\n") and wanted[-1] not in bare:
+        wanted[-1] = wanted[-1] + (b"\r\n" if b"\r\n" in wanted[0] else b"\n")
+    matcher = difflib.SequenceMatcher(None, wanted, bare, autojunk=False)
+    assert {tag for tag, *_ in matcher.get_opcodes()} <= {"equal", "insert"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(modules())
+def test_a_generated_module_as_it_stands_holds_in_neither_form(module: Generated) -> None:
+    judgement = registers_bare_model(ast.parse(module.content), Version(module.version))
+    assert not judgement.holds
+    assert in_process_violations(module.content, None, [WRAPPED], [PLAIN])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "register(self.model_runner.get_model())",
+                "register(self.model_runner.model)",
+                "ensure_kv_transfer_initialized(self.vllm_config)",
+                "if torch.x():\n    register(self.model_runner.get_model())",
+                "if torch.x():\n    return",
+                "with torch.x():\n    register(self.model_runner.get_model())",
+                "pass",
+            ]
+        ),
+        max_size=4,
+    )
+)
+def test_what_the_static_form_accepts_of_hand_edits_a_run_accepts_too(body: list[str]) -> None:
+    inner = "\n".join(body).replace("register(", "VLLMModelTracker.register_model(ENGINE_NAME, ")
+    text = _late("pass").replace(
+        "load_model()\n", "load_model()\n" + textwrap.indent(inner, "        ") + "\n"
+    )
+    static = _judge(text)
+    found = in_process_violations(text.encode(), None, [NESTED_DEEP], [PLAIN])
+    early = [problem for problem in found if "created with" in problem]
+    if static.holds:
+        assert early == []
+    else:
+        assert early or "x()" in inner, static.reason
