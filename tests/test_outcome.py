@@ -7,10 +7,19 @@ import json
 import pytest
 from kvpatch.outcome import SEVERITY, ExitCode, KvpatchError, Outcome, Report, worst
 
-WORDS = (
-    "applied already pending absorbed out-of-range not-needed not-installed missing "
-    "ambiguous foreign conflict"
-).split()
+WORDS = [
+    "applied",
+    "already",
+    "pending",
+    "absorbed",
+    "out-of-range",
+    "not-needed",
+    "not-installed",
+    "missing",
+    "ambiguous",
+    "foreign",
+    "conflict",
+]
 
 
 def test_the_outcome_words_are_the_documented_ones() -> None:
@@ -33,7 +42,7 @@ def test_every_outcome_has_a_severity_and_every_refusal_is_worse_than_any_other(
 def test_the_worst_of_a_patchs_files_is_its_outcome() -> None:
     assert worst([Outcome.ALREADY, Outcome.PENDING]) is Outcome.PENDING
     assert worst([Outcome.MISSING, Outcome.PENDING, Outcome.FOREIGN]) is Outcome.MISSING
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="empty"):
         worst([])
 
 

@@ -1,0 +1,304 @@
+"""The command line as a program: options, streams, exit codes, and what happens when it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from commands import clean_environ, kvpatch, on, process
+from fake_site import FakeSite, make_site
+from kvpatch import __version__, cli, verbs
+from kvpatch.outcome import ExitCode, KvpatchError
+
+ENVELOPE = ["schema", "command", "status", "exit_code", "data", "errors"]
+ON_A_HOST = ("status", "diff", "apply", "verify", "revert")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> FakeSite:
+    return make_site(tmp_path)
+
+
+# The envelope
+
+
+@pytest.mark.parametrize("verb", ON_A_HOST)
+def test_every_verb_on_a_host_prints_one_envelope_and_nothing_else(
+    verb: str, site: FakeSite
+) -> None:
+    ran = on(site, verb)
+    assert list(ran.envelope) == ENVELOPE
+    assert (ran.envelope["schema"], ran.envelope["command"]) == (1, verb)
+    assert ran.err == ""
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("show", "KV001"), ("show", "kv002")])
+def test_the_verbs_about_patches_print_one_envelope_too(arguments: tuple[str, ...]) -> None:
+    ran = kvpatch(*arguments, "--json")
+    assert list(ran.envelope) == ENVELOPE
+    assert (ran.code, ran.envelope["command"], ran.envelope["status"]) == (0, arguments[0], "ok")
+    assert ran.err == ""
+
+
+def test_json_may_stand_before_or_after_the_other_options(site: FakeSite) -> None:
+    first = kvpatch("status", "--json", "--site", site.path, "--only", "KV001")
+    last = kvpatch("status", "--only", "KV001", "--site", site.path, "--json")
+    assert first == last
+    assert list(first.envelope) == ENVELOPE
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("no-such-verb",),
+        ("status", "--no-such-option"),
+        ("status", "one argument too many"),
+        ("show",),
+        ("show", "KV999"),
+        ("status", "--only"),
+        ("apply", "--only", "KV999"),
+        ("apply", "--skip", "nonsense"),
+        ("revert", "--only", "KV001"),
+        ("status", "--force"),
+        ("list", "--site", "/"),
+        ("status", "--python", "/python", "--site", "/site"),
+        ("status", "--dry-run"),
+    ],
+)
+def test_wrong_usage_is_exit_2_with_one_sentence_and_a_next_step(
+    arguments: tuple[str, ...], site: FakeSite
+) -> None:
+    where = () if {"--site", "show", "list"} & set(arguments) else ("--site", str(site.path))
+    arguments = (*arguments, *where) if arguments and arguments[-1] != "--only" else arguments
+    plain, ran = kvpatch(*arguments), kvpatch(*arguments, "--json")
+    if arguments and arguments[-1] == "--only":
+        ran = kvpatch(arguments[0], "--json", *arguments[1:])
+    assert (plain.code, plain.out) == (2, "")
+    assert plain.err.startswith("kvpatch: ")
+    assert (ran.code, ran.envelope["status"], ran.err) == (2, "error", "")
+    assert list(ran.envelope) == ENVELOPE
+    (error,) = ran.envelope["errors"]
+    assert list(error) == ["code", "message", "hint"]
+    assert all(error.values())
+    assert "\n" not in error["message"]
+
+
+def test_a_bug_is_exit_5_without_a_traceback(
+    site: FakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object) -> None:
+        raise ZeroDivisionError("by nought")
+
+    monkeypatch.setattr(verbs, "status", broken)
+    ran = on(site, "status")
+    assert (ran.code, ran.envelope["status"], ran.error["code"]) == (5, "error", "bug")
+    assert ran.envelope["command"] == "status"
+    assert "ZeroDivisionError: by nought (test_cli.py:" in ran.error["message"]
+    assert ran.err == ""
+    plain = kvpatch("status", "--site", site.path)
+    assert (plain.code, plain.out) == (5, "")
+    assert "Traceback" not in plain.err
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "number"),
+    [
+        (KvpatchError("odd", "it is odd", "even it out"), "odd", 3),
+        (KvpatchError("gone", "gone", "find it", ExitCode.ENVIRONMENT), "gone", 4),
+        (OSError(28, "No space left on device", "/file"), "no-space", 4),
+        (KeyboardInterrupt(), "interrupted", 4),
+        (click.Abort(), "interrupted", 4),
+        (click.UsageError("not like this"), "usage", 2),
+        (click.FileError("/file", "no such thing"), "usage", 2),
+        (MemoryError(), "bug", 5),
+        (RecursionError("too deep"), "bug", 5),
+    ],
+)
+def test_whatever_a_verb_raises_becomes_an_envelope(
+    raised: BaseException, code: str, number: int, site: FakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*args: object, **kwargs: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(verbs, "apply", failing)
+    ran = on(site, "apply")
+    assert (ran.code, ran.error["code"]) == (number, code)
+    assert list(ran.envelope) == ENVELOPE
+    assert ran.error["message"]
+    assert ran.error["hint"]
+
+
+def test_errors_in_text_go_to_stderr_with_their_hint(tmp_path: Path) -> None:
+    ran = kvpatch("status", "--site", tmp_path)
+    assert (ran.code, ran.out) == (4, "")
+    message, hint = ran.err.splitlines()
+    assert message.startswith("kvpatch: no vLLM in ")
+    assert hint.startswith("    ")
+
+
+def test_a_refusal_in_text_shows_the_patches_on_stdout_and_the_reason_on_stderr(
+    tmp_path: Path,
+) -> None:
+    ran = kvpatch("apply", "--site", make_site(tmp_path, "0.8.4").path)
+    assert ran.code == 3
+    assert "out-of-range" in ran.out
+    assert ran.err.startswith("kvpatch: vLLM 0.8.4 is not supported")
+
+
+# Help, version, completion
+
+
+def test_help_and_version_are_exit_0() -> None:
+    assert __version__ in kvpatch("--version").out
+    top = kvpatch("--help")
+    assert top == kvpatch("-h")
+    assert top.code == 0
+    for verb in cli.cli.commands:
+        assert verb in top.out
+        ran = kvpatch(verb, "--help")
+        assert (ran.code, ran.err) == (0, "")
+        assert "--json" in ran.out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_as_click_gives_it(shell: str) -> None:
+    script = _completion(shell, "")
+    assert "_KVPATCH_COMPLETE" in script
+    words = {"COMP_WORDS": "kvpatch re", "COMP_CWORD": "re" if shell == "fish" else "1"}
+    assert "revert" in _completion(shell, "complete", words)
+
+
+def _completion(shell: str, kind: str, words: dict[str, str] | None = None) -> str:
+    code = "import sys; from kvpatch.cli import main; sys.argv[0] = 'kvpatch'; main()"
+    asked = {"_KVPATCH_COMPLETE": f"{shell}_{kind or 'source'}", **(words or {})}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**clean_environ(), **asked},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# As a process
+
+
+def test_python_dash_m_and_the_script_are_the_same_program() -> None:
+    script = subprocess.run(
+        [Path(sys.executable).with_name("kvpatch"), "list", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=clean_environ(),
+    )
+    module = process("list", "--json")
+    assert (script.returncode, script.stdout) == (0, module.out)
+    assert module.code == 0
+    assert process("show", "KV999").code == 2
+
+
+def test_nothing_prompts_and_stdin_is_never_read(
+    site: FakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Untouchable:
+        def __getattr__(self, name: str) -> object:
+            raise AssertionError(f"stdin.{name} was used")
+
+    monkeypatch.setattr(sys, "stdin", Untouchable())
+    original = site.worker.read_bytes()
+    assert on(site, "apply").code == 0
+    site.worker.write_text(site.worker.read_text() + "# mine\n")
+    assert on(site, "revert").code == 3
+    assert on(site, "revert", "--force").code == 0
+    assert site.worker.read_bytes() == original
+
+
+@pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_output_to_a_file_or_with_no_color_has_no_escape_sequences(
+    environment: dict[str, str], site: FakeSite
+) -> None:
+    command = [sys.executable, "-m", "kvpatch", "status", "--site", str(site.path)]
+    env = {**clean_environ(), "TERM": "xterm-256color", **environment}
+    if not environment:
+        done = subprocess.run(command, capture_output=True, check=True, env=env, cwd="/")
+        assert b"\x1b" not in done.stdout + done.stderr
+        return
+    master, slave = pty.openpty()
+    with os.fdopen(master, "rb", buffering=0) as terminal:
+        done = subprocess.run(command, stdout=slave, stderr=slave, check=True, env=env, cwd="/")
+        os.close(slave)
+        shown = b""
+        while chunk := _read(terminal.fileno()):
+            shown += chunk
+    assert b"patched" in shown
+    assert b"\x1b" not in shown
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:
+        return b""
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_reader_that_leaves_early_changes_neither_exit_code_nor_stderr(
+    more: list[str], tmp_path: Path
+) -> None:
+    for version, expected in (("0.32.0", 0), ("0.8.4", 3)):
+        site = make_site(tmp_path / version, version)
+        command = [sys.executable, "-m", "kvpatch", "apply", "--site", str(site.path), *more]
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run(
+            command, stdout=writer, stderr=subprocess.PIPE, check=False, env=clean_environ()
+        )
+        os.close(writer)
+        assert done.returncode == expected
+        assert b"Broken" not in done.stderr
+        assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_output_that_cant_be_written_is_exit_4(more: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "kvpatch", "list", *more],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env=clean_environ(),
+        )
+    assert done.returncode == 4
+    assert done.stderr.startswith("kvpatch: the output can't be written: ")
+    assert len(done.stderr.splitlines()) == 2
+
+
+def test_a_path_that_is_no_text_can_be_shown(tmp_path: Path) -> None:
+    site = make_site(tmp_path / os.fsdecode(b"caf\xe9"))
+    command = [sys.executable, "-m", "kvpatch", "status", "--site", os.fsencode(site.path)]
+    done = subprocess.run(command, capture_output=True, check=False, env=clean_environ())
+    assert (done.returncode, done.stderr) == (0, b"")
+    done = subprocess.run([*command, "--json"], capture_output=True, check=False)
+    site_named = json.loads(done.stdout)["data"]["environment"]["packages"]["vllm"]["site"]
+    assert site_named == str(site.path)
+
+
+def test_the_folder_kvpatch_is_run_in_is_left_as_it_is(tmp_path: Path, site: FakeSite) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    for verb in ("status", "apply", "revert"):
+        command = [sys.executable, "-m", "kvpatch", verb, "--site", str(site.path)]
+        subprocess.run(command, check=True, capture_output=True, cwd=folder, env=clean_environ())
+    assert not list(folder.iterdir())
