@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import os
 import sys
@@ -202,7 +203,13 @@ def main(arguments: list[str] | None = None, disk: Any = None) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             # A path need not be text that the terminal can show.
             stream.reconfigure(errors="backslashreplace")
-    sys.exit(int(_run(given, disk)))
+    # libcst's trees make the collector walk much and free nothing in so short a process.
+    gc.disable()
+    try:
+        code = _run(given, disk)
+    finally:
+        gc.enable()
+    sys.exit(int(code))
 
 
 def _run(given: list[str], disk: Any) -> ExitCode:
