@@ -35,6 +35,9 @@ Event = tuple[str, ...]
 class Anything:
     """Stands for any name of a package that is not there; records what is done with it."""
 
+    _path: str
+    _world: World
+
     def __init__(self, path: str, world: World) -> None:
         self.__dict__["_path"] = path
         self.__dict__["_world"] = world
