@@ -79,7 +79,10 @@ def patched(plan: Plan) -> bool:
 def status_text(seen: View, standings: Sequence[Standing]) -> str:
     """Is this host patched, with what, and can it be taken back; then the details."""
     lines = [environment_line(seen), ""]
-    lines += [f"patched     {_patched_answer(seen.plan)}", f"take back   {_back_answer(standings)}"]
+    lines += [
+        f"patched     {_patched_answer(seen.plan, standings)}",
+        f"take back   {_back_answer(standings)}",
+    ]
     if seen.host.interrupted:
         lines.append("interrupted a run stopped half way; the next apply or revert cleans up")
     lines += ["", *_table(_file_rows(seen.plan)), "", *_table(_patch_rows(seen.plan))]
@@ -102,7 +105,7 @@ def patches_text(plan: Plan) -> str:
     return "\n".join(_table(_patch_rows(plan)))
 
 
-def _patched_answer(plan: Plan) -> str:
+def _patched_answer(plan: Plan, standings: Sequence[Standing]) -> str:
     ids = {outcome: _ids(plan, outcome) for outcome in Outcome}
     ours = ids[Outcome.ALREADY] + ids[Outcome.APPLIED]
     if plan.refused:
@@ -110,7 +113,8 @@ def _patched_answer(plan: Plan) -> str:
     if patched(plan) and ours:
         return f"yes, with {', '.join(ours)}"
     if patched(plan):
-        return "yes, but not by kvpatch: apply leaves it as it is"
+        whose = "changed since kvpatch wrote it" if standings else "not by kvpatch"
+        return f"yes, but {whose}: apply leaves it as it is"
     if pending := ids[Outcome.PENDING]:
         have = f", only with {', '.join(ours)}" if ours else ""
         return f"no{have}; `kvpatch apply` would put in {', '.join(pending)}"
