@@ -391,6 +391,19 @@ def _loaded(text: str) -> catalogue.Catalogue:
     return catalogue.Catalogue(data["patches"], data["releases"], data["plans"], data["functions"])
 
 
+def test_a_rewrite_that_is_kept_is_used_again_and_comes_to_the_same_plan() -> None:
+    kept: dict[tuple[str, ...], bytes] = {}
+    first = planned(EARLY, "0.10.0", options=Options(rewrites=kept))
+    assert list(kept.values()) == [written(first)]
+    again = planned(EARLY, "0.10.2", options=Options(rewrites=kept))
+    assert written(again) == written(first)
+    assert len(kept) == 1
+    assert outcomes(planned(EARLY, "0.10.0", ids=["KV001"], options=Options(rewrites=kept))) == {
+        "KV001": Outcome.CONFLICT
+    }
+    assert written(first) == written(planned(EARLY, "0.10.0"))
+
+
 # Patches of several files and of a condition
 
 
