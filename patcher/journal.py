@@ -164,6 +164,8 @@ class Store:
         try:
             return self.disk.lock(self.directory / LOCK)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                self.fold()
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
             raise KvpatchError(
@@ -175,32 +177,41 @@ class Store:
 
     def litter(self) -> tuple[Path, ...]:
         """What an interrupted run left that no journal needs; archives are never among it."""
-        journal = self.read()
+        journal = self._alive()
         needed = journal.blobs if journal else frozenset()
-        kept = {JOURNAL, BLOBS, ARCHIVE} | ({LOCK} if journal else set())
+        kept = {BLOBS, ARCHIVE} | ({JOURNAL, LOCK} if journal else set())
         found = [path for path in _children(self.directory) if path.name not in kept]
         found += [path for path in _children(self.directory / BLOBS) if path.name not in needed]
-        return tuple(found)
+        return (*found, *(path for path in self._folders if _empty(path)))
 
     def tidy(self) -> None:
         """Remove what no journal needs, and the folder itself where nothing is left in it.
 
         The caller holds the lock. An archive stays, and the folder with it.
         """
-        journal = self.read()
-        if journal is not None and not journal.unfinished and not journal.entries:
-            self.remove()
-            journal = None
         lock = self.directory / LOCK
         for path in self.litter():
-            if path != lock:
+            if path != lock and path not in self._folders:
                 self.clear(path)
-        if journal is not None:
-            return
-        self.disk.rmdir(self.directory / BLOBS)
-        self.disk.discard(lock)
-        if self.disk.rmdir(self.directory) and self.directory.parent.name == HOME:
-            self.disk.rmdir(self.directory.parent)
+        if self._alive() is None:
+            self.disk.discard(lock)
+            self.fold()
+
+    def _alive(self) -> Journal | None:
+        """The journal, unless it has come to an end and has no entry left."""
+        journal = self.read()
+        return journal if journal and (journal.unfinished or journal.entries) else None
+
+    def fold(self) -> None:
+        """Remove the folders that are empty; needs no lock, since others that want them retry."""
+        for path in self._folders:
+            self.disk.rmdir(path)
+
+    @property
+    def _folders(self) -> tuple[Path, ...]:
+        """The folders made for this store, innermost first."""
+        home = self.directory.parent
+        return (self.directory / BLOBS, self.directory, *([home] if home.name == HOME else []))
 
     def clear(self, path: Path) -> None:
         """Remove a file, or a folder with what is in it."""
@@ -213,6 +224,10 @@ class Store:
 
     def _blob(self, digest: str) -> Path:
         return self.directory / BLOBS / digest
+
+
+def _empty(folder: Path) -> bool:
+    return folder.is_dir() and not _children(folder)
 
 
 def _children(folder: Path) -> list[Path]:

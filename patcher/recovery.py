@@ -47,15 +47,24 @@ def recover(sites: Sequence[SiteState], *, disk: Disk) -> tuple[Recovered, ...]:
         KvpatchError: ``locked``, or what keeps the files from being put right; exit 4.
     """
     with environment_errors():
-        if not any(_left_over(place) for place in sites):
+        tied = [place for place in sites if _tied(place)]
+        littered = [place for place in sites if place.store.litter()]
+        if not tied and not littered:
             return ()
-        with holding(sites, disk) as (_, recovered):
-            return recovered
+        try:
+            with holding([*tied, *littered], disk) as (_, recovered):
+                return recovered
+        except KvpatchError as error:
+            # Litter does no harm where it can't be removed.
+            if tied or error.code != "state-not-writable":
+                raise
+            return ()
 
 
-def _left_over(place: SiteState) -> bool:
+def _tied(place: SiteState) -> bool:
+    """Whether a run that was interrupted left something to finish or to roll back."""
     journal = place.journal()
-    return bool((journal and journal.unfinished) or place.store.litter() or _partners(place))
+    return bool(journal and journal.unfinished) or bool(_partners(place))
 
 
 @contextlib.contextmanager
@@ -69,21 +78,22 @@ def holding(
     """
     group = sorted({place.key: place for place in sites}.values(), key=lambda place: place.key)
     with contextlib.ExitStack() as stack:
-        held: set[str] = set()
-        while len(held) < len(group):
-            for place in group:
-                if place.key not in held:
-                    stack.callback(place.store.lock().close)
-                    held.add(place.key)
-            group += [other for place in tuple(group) for other in _partners(place)]
-            group = list({place.key: place for place in group}.values())
+        held: dict[str, SiteState] = {}
         try:
-            recovered = settle(group, disk)
-            yield tuple(group), recovered
+            while len(held) < len(group):
+                for place in group:
+                    if place.key not in held:
+                        stack.callback(place.store.lock().close)
+                        held[place.key] = place
+                group += [other for place in tuple(group) for other in _partners(place)]
+                group = list({place.key: place for place in group}.values())
+            yield tuple(group), settle(group, disk)
         finally:
             with contextlib.suppress(OSError, KvpatchError):
-                for place in group:
-                    place.store.tidy()
+                # A coordinator's journal is needed until the others are at their end, too.
+                if not any(_unfinished(place) for place in held.values()):
+                    for place in held.values():
+                        place.store.tidy()
 
 
 def partners(place: SiteState, journal: Journal) -> dict[str, SiteState]:

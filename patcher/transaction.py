@@ -96,22 +96,21 @@ def revert(
         KvpatchError: ``changed-since`` or ``stale``, exit 3; exit 4 for the environment. Nothing
             is changed then.
     """
+    recovered = () if dry_run else recover(sites, disk=disk)
     with environment_errors():
         group = _transaction_group(sites)
         drafts = [draft_revert(place, disk, current, force=force) for place in group]
         if not drafts:
             _look_for_strays(sites)
-            return Report(None)
-        unfinished = any(draft.former and draft.former.unfinished for draft in drafts)
-        if dry_run or not unfinished:
-            refuse(drafts, force=force)
+            return Report(None, recovered=recovered)
+        refuse(drafts, force=force)
         if dry_run:
             return Report(None, tuple(file for draft in drafts for file in draft.files))
-        with holding(group, disk) as (_, recovered):
+        with holding(group, disk) as (_, more):
             drafts = [draft_revert(place, disk, current, force=force) for place in group]
             drafts = [draft for draft in drafts if draft.former]
             refuse(drafts, force=force)
-            return _run(drafts, "reverting", disk, pycache_prefixes, recovered)
+            return _run(drafts, "reverting", disk, pycache_prefixes, recovered + more)
 
 
 def _look_for_strays(sites: Sequence[SiteState]) -> None:
