@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := setup.cfg pyproject.toml README.md $(wildcard patcher/* patches/* profiles/*)
 
-.PHONY: install lint test test-all try benchmarks catalogue clean
+.PHONY: install lint test test-all try benchmarks generate clean
 
 install: $(VENV)/.installed
 
@@ -34,8 +34,8 @@ try: install
 benchmarks: install
 	$(BIN)/python benchmarks/speed.py
 
-catalogue: install
-	$(BIN)/python .ci/make_catalogue.py
+generate: install
+	$(BIN)/python .ci/generate.py
 
 clean:
 	rm -rf $(VENV) .venv-3.* build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -53,14 +53,12 @@ class Catalogue:
         """What planning a file of that hash came to; None where it was not planned."""
         found = self.plans.get(digest)
         digests = {member.id: member.digest for member, _ in items}
-        if found is None or digests != {key: self.patches[key] for key in found["outcomes"]}:
+        if found is None or set(found["outcomes"].values()) != {Outcome.PENDING.value}:
+            return None
+        if digests != {key: self.patches[key] for key in found["outcomes"]}:
             return None
         told = {
-            member.id: TargetPlan(
-                target.path,
-                Outcome(found["outcomes"][member.id]),
-                "apply would put it in",
-            )
+            member.id: TargetPlan(target.path, Outcome.PENDING, "apply would put it in")
             for member, target in items
         }
         return str(found["after"]), told
@@ -78,12 +76,8 @@ class Catalogue:
         }
 
     def _release(self, package: str, version: Version) -> str | None:
-        known = self.releases.get(package, {})
-        if version.is_prerelease:
-            return None
-        return next(
-            (name for name in (version.public, version.base_version) if name in known), None
-        )
+        """The release whose files these are; a local part (``+cpu``) names another build of it."""
+        return version.public if version.public in self.releases.get(package, {}) else None
 
 
 EMPTY = Catalogue({}, {}, {}, {})

@@ -132,7 +132,7 @@ def _plan_strange(
     judgements = _judge(_parsed(file.content), package.release, items)
     if all(judgement.holds for judgement in judgements.values()):
         return file, {
-            patch_id: TargetPlan(file.path, Outcome.ABSORBED, f"{judgement.reason}; {source.why}")
+            patch_id: TargetPlan(file.path, Outcome.ABSORBED, _joined(judgement.reason, source.why))
             for patch_id, judgement in judgements.items()
         }
     why = f"{source.why}{_differing(file, package, items, source, options)}"
@@ -142,7 +142,7 @@ def _plan_strange(
         return _fold(replace(file, basis=basis), package, items, source, options)
     file = replace(file, state="unknown" if unknown else "foreign")
     return file, {
-        patch_id: TargetPlan(file.path, Outcome.FOREIGN, f"{why}; {judgement.reason}")
+        patch_id: TargetPlan(file.path, Outcome.FOREIGN, _joined(why, judgement.reason))
         for patch_id, judgement in judgements.items()
     }
 
@@ -194,7 +194,9 @@ def _fold(
             after = rewrite.generate(module)
             if options.rewrites is not None:
                 options.rewrites[key] = after
-        _check(stock, _parsed(after), package.release, open_items)
+        if (fault := _fault(stock, _parsed(after), package.release, open_items)) is not None:
+            culprit, refusal = fault
+            return file, {**told, **_refuse(open_items, culprit, file.path, refusal)}
     except Refusal as refusal:
         return file, {**told, **_refuse(open_items, culprit, file.path, refusal)}
     file = replace(file, after=after, after_digest=digest(after), patches=_digests(open_items))
@@ -209,25 +211,24 @@ def _fold(
     return file, told
 
 
-def _check(stock: _Parsed, folded: _Parsed, release: Version, items: Items) -> None:
-    """See that the folded result parses and holds every patch's post-condition.
-
-    Raises:
-        Refusal: ``conflict``, naming the patch; ``missing``, where this Python can't read the file.
-    """
+def _fault(
+    stock: _Parsed, folded: _Parsed, release: Version, items: Items
+) -> tuple[str, Refusal] | None:
+    """The first patch that the folded result speaks against, and why; None where none."""
+    first = items[0][0].id
     if isinstance(stock, str):
-        raise Refusal(Outcome.MISSING, f"this Python can't parse the file: {stock}")
+        return first, Refusal(Outcome.MISSING, f"this Python can't parse the file: {stock}")
     if isinstance(folded, str):
-        raise Refusal(Outcome.CONFLICT, f"the result does not parse: {folded}")
+        return first, Refusal(Outcome.CONFLICT, f"the result does not parse: {folded}")
     faithful = {member.patch.faithful for member, _ in items}
     same = {check: check(stock, folded) for check in faithful}
     works = _judge(folded, release, items)
     for member, _ in items:
         for judgement in (works[member.id], same[member.patch.faithful]):
             if not judgement.holds:
-                raise Refusal(
-                    Outcome.CONFLICT, f"{member.id} would not do its work: {judgement.reason}"
-                )
+                sentence = f"{member.id} would not do its work: {judgement.reason}"
+                return member.id, Refusal(Outcome.CONFLICT, sentence)
+    return None
 
 
 _Parsed = ast.Module | str
@@ -260,6 +261,10 @@ def _refuse(items: Items, culprit: str, path: str, refusal: Refusal) -> Mapping[
         else TargetPlan(path, Outcome.PENDING, waiting)
         for member, _ in items
     }
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(part for part in parts if part)
 
 
 def _tell(items: Items, path: str, outcome: Outcome, reason: str) -> Told:

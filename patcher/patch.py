@@ -67,11 +67,16 @@ class Need:
 
 @dataclass(frozen=True)
 class Target:
-    """A file the patch rewrites: path below the site folder, releases, transformer."""
+    """A file the patch rewrites: path below the site folder, releases, transformer.
+
+    Where a file has another path in some releases and their versions don't tell which, the targets
+    for it share a word in ``file``; exactly one of them must exist.
+    """
 
     path: str
     versions: str
     transform: Transform
+    file: str = ""
 
 
 class ExampleKind(str, Enum):
@@ -88,8 +93,7 @@ class Example:
     """One file before the patch, and what must become of it.
 
     ``version`` is the release the text stands for. ``after`` belongs to ``rewritten``; ``outcome``
-    and ``reason`` (a part of the sentence) to ``refused``. ``alone`` says that the patch is
-    planned without the patches it needs.
+    and ``reason`` (a part of the sentence) to ``refused``.
     """
 
     kind: ExampleKind

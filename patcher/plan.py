@@ -14,8 +14,8 @@ from .fold import TargetPlan as TargetPlan
 from .fold import digest as digest
 from .fold import plan_file
 from .outcome import Outcome, worst
-from .patch import Target
-from .tree import Package, Tree
+from .patch import Refusal, Target
+from .tree import PACKAGES, Package, Tree
 
 if TYPE_CHECKING:
     from .series import Member, Series
@@ -81,7 +81,7 @@ def plan(series: Series, tree: Tree, options: Options | None = None) -> Plan:
             verdicts[member.id] = verdict
         for target in targets:
             work.setdefault((member.patch.distribution, target.path), []).append((member, target))
-    for name in series.distributions:
+    for name in PACKAGES:
         for path in tree.owned(name):
             work.setdefault((name, path), [])
     files: list[FilePlan] = []
@@ -115,9 +115,7 @@ def _aim(
         return _verdict(member, package, Outcome.OUT_OF_RANGE, reason, options), ()
     if patch.when is not None:
         pair = {
-            name: found.release
-            for name in ("vllm", "lmcache")
-            if (found := tree.package(name)) is not None
+            name: found.release for name in PACKAGES if (found := tree.package(name)) is not None
         }
         if not patch.when.holds(pair):
             reason = f"needed only when {patch.when.sentence}"
@@ -127,15 +125,36 @@ def _aim(
         for target in patch.targets
         if SpecifierSet(target.versions).contains(package.release, prereleases=True)
     ]
-    return None, tuple(targets)
+    if not targets:
+        reason = f"the patch names no file for {patch.distribution} {package.version}"
+        return _verdict(member, package, Outcome.MISSING, reason, options), ()
+    shared: dict[str, list[Target]] = {}
+    for target in targets:
+        shared.setdefault(target.file or target.path, []).append(target)
+    there: list[Target] = []
+    for alternatives in shared.values():
+        present = alternatives
+        if len(alternatives) > 1:
+            present = [t for t in alternatives if _exists(tree, patch.distribution, t.path)]
+        if len(present) > 1:
+            reason = f"{' and '.join(t.path for t in present)} are both there, and one is expected"
+            return _verdict(member, package, Outcome.AMBIGUOUS, reason, options), ()
+        there += present or alternatives
+    return None, tuple(there)
+
+
+def _exists(tree: Tree, name: str, path: str) -> bool:
+    try:
+        return tree.source(name, path) is not None
+    except Refusal:
+        return True
 
 
 def _conclude(
     member: Member, tree: Tree, targets: Sequence[TargetPlan], options: Options
 ) -> PatchPlan:
-    present = [item for item in targets if item.outcome is not Outcome.MISSING] or targets
-    outcome = worst([item.outcome for item in present])
-    reason = "; ".join(dict.fromkeys(i.reason for i in present if i.outcome is outcome))
+    outcome = worst([item.outcome for item in targets])
+    reason = "; ".join(dict.fromkeys(i.reason for i in targets if i.outcome is outcome))
     verdict = _verdict(member, tree.package(member.patch.distribution), outcome, reason, options)
     return replace(verdict, targets=tuple(targets))
 

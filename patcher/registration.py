@@ -13,8 +13,9 @@ from collections.abc import Iterable, Sequence
 
 from packaging.version import Version
 
+from .called import names_used
 from .patch import Judgement
-from .trace import State, TooManyPathsError, Tracer, Value
+from .trace import State, Tracer, UnreadableError, Value
 
 GUARD = "_kvpatch_uses_lmcache"
 """The name of the inserted function that tells whether LMCache's connector is configured."""
@@ -27,8 +28,35 @@ ENGINE_NAME_HOME = "lmcache.integration.vllm.utils"
 LAST_BARE_ATTRIBUTE = Version("0.10.0")
 """Last release in which ``model_runner.model`` is never a graph wrapper (0.10.1 wraps it)."""
 
-_CREATED, _BARE, _WRAPPED, _EXEMPT = "created", "registered bare", "registered wrapped", "exempt"
+GUARD_SOURCE = f'''
+def {GUARD}(vllm_config):
+    """Whether LMCache's in-process connector is configured, alone or in a MultiConnector."""
+
+    def read(entry, key):
+        return entry.get(key) if isinstance(entry, dict) else getattr(entry, key, None)
+
+    pending = [getattr(vllm_config, "kv_transfer_config", None)]
+    while pending:
+        entry = pending.pop()
+        name = str(read(entry, "kv_connector") or "")
+        module = str(read(entry, "kv_connector_module_path") or "")
+        if name.startswith("LMCacheConnector"):
+            return True
+        if name != "LMCacheMPConnector" and f"{{module}}.".startswith("lmcache."):
+            return True
+        extra = read(entry, "kv_connector_extra_config")
+        if name == "MultiConnector" and isinstance(extra, dict):
+            connectors = extra.get("connectors")
+            pending.extend(connectors if isinstance(connectors, (list, tuple)) else ())
+    return False
+'''
+
+_CREATOR = "creator"
+_CREATED, _LOADED, _EXEMPT = "created", "loaded", "exempt"
+_BARE, _WRAPPED = "registered bare", "registered wrapped"
 _EARLY = "the KV connector is created before any model is registered with LMCache"
+_NEVER = "on some path nothing creates the KV connector"
+_UNLOADED = "the model is registered before it is loaded"
 _LATE_WRAPPED = (
     "the model that is registered is model_runner.model, which CUDA graphs wrap in this release: "
     "LMCache will stop with 'Model type CUDAGraphWrapper is not supported'"
@@ -38,16 +66,20 @@ _LATE_WRAPPED = (
 class _Registration:
     """What the names and calls of a worker module mean for registration."""
 
-    def __init__(self, version: Version) -> None:
+    def __init__(self, module: ast.Module, version: Version) -> None:
         bare = Version(version.base_version) <= LAST_BARE_ATTRIBUTE
         self._attribute = "bare model" if bare else "wrapped model"
+        self._guarded = any(_is_guard(node) for node in module.body)
+        self._get_model = _returned_by(module, "get_model")
         self.violations: list[str] = []
         self.created = False
 
     def relevant(self, name: str) -> bool:
-        return name in (CREATE, REGISTER)
+        return name in (CREATE, REGISTER, _CREATOR)
 
     def imported(self, module: str, name: str) -> Value:
+        if name == CREATE:
+            return _CREATOR
         if module.partition(".")[0] != "lmcache":
             return None
         if name == "VLLMModelTracker":
@@ -65,17 +97,19 @@ class _Registration:
             case ast.Constant(value="vllm-instance"):
                 return "engine name"
             case ast.Name(id=name):
-                return state.value(name)
+                return _CREATOR if name == CREATE else state.value(name)
             case ast.NamedExpr(value=inner):
                 return self.value(inner, state)
             case ast.IfExp(body=body, orelse=orelse):
                 return _worse(self.value(body, state), self.value(orelse, state))
+            case ast.Attribute(attr=attribute) if attribute == CREATE:
+                return _CREATOR
             case ast.Attribute(value=ast.Name(id="self"), attr="model_runner"):
                 return "runner"
             case ast.Attribute(value=inner, attr=attribute):
                 return self._attribute_value(self.value(inner, state), attribute)
             case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr="get_model")):
-                return "bare model"
+                return self.value(self._get_model, State()) if self._get_model else None
             case ast.Call(func=ast.Attribute(value=inner, attr=method), args=arguments):
                 known = [self.value(argument, state) for argument in arguments]
                 return self._method_value(self.value(inner, state), method, known)
@@ -101,34 +135,37 @@ class _Registration:
         return None
 
     def call(self, node: ast.Call, state: State) -> State:
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else None
-        if isinstance(node.func, ast.Name):
-            name = node.func.id
-        if name == CREATE:
+        if self.value(node.func, state) == _CREATOR:
             return self._create(state)
-        if name == REGISTER and isinstance(node.func, ast.Attribute):
-            words = {word.arg: word.value for word in node.keywords}
-            given = dict(zip(("instance_id", "vllm_model"), node.args, strict=False)) | words
-            values = {key: self.value(value, state) for key, value in given.items() if key}
-            owner = self.value(node.func.value, state)
-            if owner == "tracker" and values.get("instance_id") == "engine name":
+        if not isinstance(node.func, ast.Attribute):
+            return state
+        owner = self.value(node.func.value, state)
+        if owner == "runner" and node.func.attr == "load_model":
+            return state.add(_LOADED)
+        if owner == "tracker" and node.func.attr == REGISTER:
+            given = dict(zip(("instance_id", "vllm_model"), node.args, strict=False))
+            given |= {word.arg: word.value for word in node.keywords if word.arg}
+            values = {key: self.value(value, state) for key, value in given.items()}
+            if values.get("instance_id") == "engine name":
                 return self._register(values.get("vllm_model"), state)
         return state
 
     def _create(self, state: State) -> State:
         self.created = True
         if not state.facts & {_CREATED, _EXEMPT, _BARE}:
-            self._violate(_LATE_WRAPPED if _WRAPPED in state.facts else _EARLY)
+            self.violate(_LATE_WRAPPED if _WRAPPED in state.facts else _EARLY)
         return state.add(_CREATED)
 
     def _register(self, model: Value, state: State) -> State:
         if state.facts & {_BARE, _WRAPPED}:
             return state
+        if model is not None and _LOADED not in state.facts:
+            self.violate(_UNLOADED)
         if model == "bare model":
             return state.add(_BARE)
         return state.add(_WRAPPED) if model == "wrapped model" else state
 
-    def _violate(self, sentence: str) -> None:
+    def violate(self, sentence: str) -> None:
         if sentence not in self.violations:
             self.violations.append(sentence)
 
@@ -136,19 +173,17 @@ class _Registration:
         match node:
             case ast.UnaryOp(op=ast.Not(), operand=inner):
                 return [(not taken, known) for taken, known in self.test(inner, state)]
-            case ast.Call(func=ast.Name(id=name)) if name == GUARD:
+            case ast.Call(func=ast.Name(id=name)) if name == GUARD and self._guarded:
                 return [(True, state)]
             case ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"):
                 return [(False, state)]
             case ast.Constant(value=value):
                 return [(bool(value), state)]
             case ast.Compare(
-                left=left, ops=[ast.Is() | ast.IsNot() as operator], comparators=[right]
-            ) if (
-                isinstance(right, ast.Constant)
-                and right.value is None
-                and self._imported(left, state)
-            ):
+                left=left,
+                ops=[ast.Is() | ast.IsNot() as operator],
+                comparators=[ast.Constant(value=None)],
+            ) if self._imported(left, state):
                 return [(isinstance(operator, ast.IsNot), state)]
             case ast.Name() if self._imported(node, state):
                 return [(True, state)]
@@ -156,21 +191,55 @@ class _Registration:
                 sides = {self.value(left, state), self.value(right, state)}
                 if sides == {"tracked model", "bare model"}:
                     return [(True, state.add(_BARE)), (False, state)]
-        return [(True, state), (False, self._unwrapped(node, state))]
+        asked = _asked_to_unwrap(node)
+        if asked is not None and state.value(asked) == "wrapped model":
+            return [(True, state), (False, state.bind(asked, "bare model"))]
+        return [(True, state), (False, state)]
 
     def _imported(self, node: ast.expr, state: State) -> bool:
         return self.value(node, state) in ("tracker", "engine name")
 
-    @staticmethod
-    def _unwrapped(test: ast.expr, state: State) -> State:
-        if not any(
-            isinstance(node, ast.Constant) and node.value == "unwrap" for node in ast.walk(test)
+
+def _asked_to_unwrap(test: ast.expr) -> str | None:
+    """The name of which a test asks, and nothing else, whether it has an ``unwrap``."""
+    match test:
+        case ast.Call(func=ast.Name(id="callable"), args=[inner]):
+            return _asked_to_unwrap(inner)
+        case ast.Call(
+            func=ast.Name(id="hasattr" | "getattr"),
+            args=[subject, ast.Constant(value="unwrap"), *_],
         ):
-            return state
-        for node in ast.walk(test):
-            if isinstance(node, ast.Name) and state.value(node.id) == "wrapped model":
-                state = state.bind(node.id, "bare model")
-        return state
+            match subject:
+                case ast.Name(id=name):
+                    return name
+                case ast.Call(func=ast.Name(id="type"), args=[ast.Name(id=name)]):
+                    return name
+    return None
+
+
+def _is_guard(node: ast.stmt) -> bool:
+    """Whether a function is the guard as kvpatch writes it; an edited one proves nothing."""
+    if not isinstance(node, ast.FunctionDef) or node.name != GUARD:
+        return False
+    return ast.dump(node) == ast.dump(ast.parse(GUARD_SOURCE).body[0])
+
+
+def _worker_method(module: ast.Module, name: str) -> ast.FunctionDef | None:
+    for owner in module.body:
+        if isinstance(owner, ast.ClassDef) and owner.name == "Worker":
+            for node in owner.body:
+                if isinstance(node, ast.FunctionDef) and node.name == name:
+                    return node
+    return None
+
+
+def _returned_by(module: ast.Module, name: str) -> ast.expr | None:
+    """What a worker's method returns, where that is all it does."""
+    method = _worker_method(module, name)
+    match method.body if method else []:
+        case [ast.Return(value=value)] | [ast.Expr(value=ast.Constant()), ast.Return(value=value)]:
+            return value
+    return None
 
 
 def registers_bare_model(module: ast.Module, version: Version) -> Judgement:
@@ -180,18 +249,24 @@ def registers_bare_model(module: ast.Module, version: Version) -> Judgement:
         module: ``vllm/v1/worker/gpu_worker.py``, parsed.
         version: the vLLM release, which says whether ``model_runner.model`` is bare.
     """
-    meaning = _Registration(version)
-    tracer = Tracer(module, "Worker", meaning)
-    states = {State()}
+    meaning = _Registration(module, version)
+    loading = _worker_method(module, "load_model")
+    start = State()
+    if loading is None or "load_model" not in names_used(loading):
+        start = start.add(_LOADED)
+    states = {start}
     try:
+        tracer = Tracer(module, "Worker", meaning)
         for method in WORKER_ORDER:
             states = tracer.run(method, states)
-    except TooManyPathsError:
-        return Judgement(False, "the worker has too many paths to follow")
-    if meaning.violations:
-        return Judgement(False, "; ".join(meaning.violations))
+    except UnreadableError as error:
+        return Judgement(False, f"the worker can't be followed: {error}")
     if not meaning.created:
         return Judgement(False, f"nothing in {', '.join(WORKER_ORDER)} creates the KV connector")
+    if any(not state.facts & {_CREATED, _EXEMPT} for state in states):
+        meaning.violate(_NEVER)
+    if meaning.violations:
+        return Judgement(False, "; ".join(meaning.violations))
     return Judgement(True, "the bare model is registered before the KV connector is created")
 
 

@@ -153,6 +153,46 @@ def replace_call(
     return rebuilt
 
 
+def under(head: Statement, line: cst.SimpleStatementLine) -> Statement:
+    """A compound statement with that line, and no other, as its body; comments above stay above."""
+    body = cst.IndentedBlock(body=[line.with_changes(leading_lines=[])])
+    return head.with_changes(leading_lines=[*line.leading_lines, *head.leading_lines], body=body)
+
+
+def require_unconditional(function: cst.FunctionDef, called: str) -> None:
+    """See that a call of that name, where there is one, is reached whenever the function is run.
+
+    Raises:
+        Refusal: ``missing``, where it stands under a condition or behind an early return.
+    """
+    returned = False
+    for item in function.body.body:
+        if isinstance(item, cst.SimpleStatementLine) and calls(item, called) is not None:
+            if returned:
+                break
+            return
+        returned = returned or _returns(item)
+    else:
+        if not _mentions(function, called):
+            return
+    raise Refusal(
+        Outcome.MISSING,
+        f"{function.name.value} calls {called} under a condition or after an early return, so "
+        "it can't be deferred as it stands",
+    )
+
+
+def _returns(node: cst.CSTNode) -> bool:
+    if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
+        return False
+    return isinstance(node, cst.Return) or any(map(_returns, node.children))
+
+
+def _mentions(node: cst.CSTNode, name: str) -> bool:
+    found = isinstance(node, cst.Name) and node.value == name
+    return found or any(_mentions(child, name) for child in node.children)
+
+
 def _edit_named(
     node: _Node,
     names: Sequence[str],
@@ -210,7 +250,8 @@ def _edited(item: cst.CSTNode, edit: Edit) -> Sequence[cst.CSTNode]:
 def _near(function: cst.FunctionDef, called: str) -> str:
     text = cst.Module(body=[function]).code
     lines = [line.strip() for line in text.splitlines()]
-    mentions = [line for line in lines if called in line and not line.startswith("#")]
+    word = re.compile(rf"\b{re.escape(called)}\b")
+    mentions = [line for line in lines if word.search(line.partition("#")[0])]
     if mentions:
         return "the nearest misses are: " + "; ".join(mentions[:3])
     names = set(re.findall(r"(\w+)\(", text)) - {function.name.value}

@@ -2,7 +2,8 @@
 
 A small abstract interpreter over :mod:`ast`. It knows statements, branches, local names and calls
 between the module's own functions; what a value or a call means is the :class:`Meaning`'s business.
-It reads any text, whoever wrote it, so that it can judge hand edits and upstream fixes too.
+It reads any text, whoever wrote it, so that it can judge hand edits and upstream fixes too. Where
+it can't follow something that matters it says so instead of guessing.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
+from .called import certain_calls, names_used, relevant_inside
+
 Value = str | None
 """What is known of a value, in the words of a meaning; None where nothing is."""
 
-_MAX_DEPTH = 12
 _MAX_STATES = 512
 
 
@@ -67,14 +69,29 @@ class Meaning(Protocol):
 _M = TypeVar("_M", bound=Meaning)
 
 
-class TooManyPathsError(Exception):
-    """The module has more distinct states than an analysis can follow."""
+class UnreadableError(Exception):
+    """Something that matters can't be followed; the message says what."""
 
 
 @dataclass
 class _Flow:
+    """The states in which a block can end, by the way it ends."""
+
     falls: set[State] = field(default_factory=set)
     returns: set[State] = field(default_factory=set)
+    breaks: set[State] = field(default_factory=set)
+    continues: set[State] = field(default_factory=set)
+
+    def leave(self, other: _Flow) -> None:
+        """Add the ways in which another block leaves early."""
+        self.returns |= other.returns
+        self.breaks |= other.breaks
+        self.continues |= other.continues
+
+    def merge(self, other: _Flow) -> None:
+        """Add all the ways in which another block ends."""
+        self.falls |= other.falls
+        self.leave(other)
 
 
 class Tracer(Generic[_M]):
@@ -93,35 +110,47 @@ class Tracer(Generic[_M]):
         for node in module.body:
             if isinstance(node, ast.ClassDef) and node.name == class_name:
                 self._methods = _functions(node.body)
-        self._globals = State()
-        for statement in module.body:
-            compound = isinstance(statement, (ast.Try, ast.If))
-            for inner in ast.walk(statement) if compound else (statement,):
-                if isinstance(inner, (ast.Import, ast.ImportFrom)):
-                    self._globals = self._import(inner, self._globals)
         self._relevance: dict[ast.FunctionDef, bool] = {}
         self._called: dict[ast.FunctionDef, frozenset[str]] = {}
-
-    def has_method(self, name: str) -> bool:
-        """Whether the class defines that method."""
-        return name in self._methods
+        self._active: list[ast.FunctionDef] = []
+        self._globals = self._top_level(module.body, State())
 
     def run(self, method: str, states: set[State]) -> set[State]:
         """The states after calling a method of the class from each of the given states.
 
         Raises:
-            TooManyPathsError: where the paths are too many to follow.
+            UnreadableError: where something that matters can't be followed.
         """
         function = self._methods.get(method)
         if function is None:
             return states
-        return {after for state in states for after in self._invoke(function, [], state, 0)}
+        return {after for state in states for after in self._invoke(function, [], state)}
+
+    def _top_level(self, body: Sequence[ast.stmt], state: State) -> State:
+        for node in body:
+            match node:
+                case ast.Import() | ast.ImportFrom():
+                    state = self._import(node, state)
+                case ast.Assign() | ast.AnnAssign():
+                    state = self._bind_targets(node, state, state)
+                case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                    state = state.bind(name, None)
+                case ast.If(body=inner, orelse=orelse):
+                    state = self._top_level([*inner, *orelse], state)
+                case ast.Try(body=inner, orelse=orelse):
+                    # What a handler binds instead is the case in which the import failed.
+                    state = self._top_level([*inner, *orelse], state)
+        return state
+
+    def _matters(self, name: str) -> bool:
+        """Whether a use of that name matters; an import may have given it another name."""
+        return self.meaning.relevant(name) or self.meaning.relevant(self._globals.value(name) or "")
 
     def _is_relevant(self, function: ast.FunctionDef) -> bool:
         """Whether the function calls what matters, itself or through others of the module."""
         if function not in self._relevance:
             self._relevance[function] = any(
-                self.meaning.relevant(name)
+                self._matters(name)
                 for reached in self._reachable(function)
                 for name in self._calls_of(reached)
             )
@@ -140,7 +169,7 @@ class Tracer(Generic[_M]):
 
     def _calls_of(self, function: ast.FunctionDef) -> frozenset[str]:
         if function not in self._called:
-            self._called[function] = frozenset(_called_names(function))
+            self._called[function] = names_used(function)
         return self._called[function]
 
     def _invoke(
@@ -148,134 +177,186 @@ class Tracer(Generic[_M]):
         function: ast.FunctionDef,
         arguments: Sequence[tuple[str, Value]],
         state: State,
-        depth: int,
     ) -> set[State]:
-        if depth > _MAX_DEPTH:
+        # What a function does when it calls itself it does in its outer round too.
+        if function in self._active:
             return {state}
         inner = replace(state, names=self._globals.names)
         for name, value in arguments:
             inner = inner.bind(name, value)
-        flow = self._block(function.body, {inner}, depth)
+        self._active.append(function)
+        flow = self._block(function.body, {inner})
+        self._active.pop()
         return {replace(after, names=state.names) for after in flow.falls | flow.returns}
 
-    def _block(self, body: Sequence[ast.stmt], states: set[State], depth: int) -> _Flow:
+    def _block(self, body: Sequence[ast.stmt], states: set[State]) -> _Flow:
         flow = _Flow(falls=set(states))
         for statement in body:
-            if not flow.falls:
-                break
             if len(flow.falls) > _MAX_STATES:
-                raise TooManyPathsError
-            after = _Flow()
-            for state in flow.falls:
-                step = self._statement(statement, state, depth)
-                after.falls |= step.falls
-                after.returns |= step.returns
-            flow.falls = after.falls
-            flow.returns |= after.returns
+                raise UnreadableError("it has too many paths to follow")
+            before, flow.falls = flow.falls, set()
+            for state in before:
+                flow.merge(self._statement(statement, state))
         return flow
 
-    def _statement(self, node: ast.stmt, state: State, depth: int) -> _Flow:
+    def _statement(self, node: ast.stmt, state: State) -> _Flow:
         match node:
-            case ast.If() | ast.While():
-                return self._branch(node, state, depth)
-            case ast.For() | ast.AsyncFor():
-                states = self._expression(node.iter, state, depth)
-                flow = self._block(node.body, states, depth)
-                return self._then(node.orelse, flow, states, depth)
+            case ast.If():
+                return self._branch(node, state)
+            case ast.While() | ast.For() | ast.AsyncFor():
+                return self._loop(node, state)
             case ast.With() | ast.AsyncWith():
-                states = {state}
-                for item in node.items:
-                    states = self._expressions([item.context_expr], states, depth)
-                return self._block(node.body, states, depth)
-            case ast.Try():
-                return self._try(node, state, depth)
+                return self._with(node, state)
             case ast.Match():
-                flow = _Flow(falls=self._expression(node.subject, state, depth))
+                flow = _Flow(falls=self._expression(node.subject, state))
                 for case in node.cases:
-                    self._merge(flow, self._block(case.body, {state}, depth))
+                    flow.merge(self._block(case.body, {state}))
                 return flow
             case ast.Return():
-                return _Flow(returns=self._expression(node.value, state, depth))
+                return _Flow(returns=self._expression(node.value, state))
             case ast.Raise():
+                self._children(node, state)
                 return _Flow()
+            case ast.Break():
+                return _Flow(breaks={state})
+            case ast.Continue():
+                return _Flow(continues={state})
             case ast.Import() | ast.ImportFrom():
                 return _Flow(falls={self._import(node, state)})
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                return _Flow(falls=self._assign(name, value, state, depth))
-            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-                return _Flow(falls=self._assign(name, value, state, depth))
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                if relevant_inside(node, self._matters):
+                    raise UnreadableError(f"{node.name} is defined inside a function")
                 return _Flow(falls={state.bind(node.name, None)})
-        states = {state}
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.expr):
-                states = self._expressions([child], states, depth)
-        return _Flow(falls=states)
+        if isinstance(node, ast.Try) or type(node).__name__ == "TryStar":
+            return self._try(node, state)  # type: ignore[arg-type]
+        after = self._children(node, state)
+        return _Flow(falls={self._bind_targets(node, known, known) for known in after})
 
-    def _branch(self, node: ast.If | ast.While, state: State, depth: int) -> _Flow:
+    def _children(self, node: ast.stmt, state: State) -> set[State]:
+        inner = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+        return self._expressions(inner, {state})
+
+    def _bind_targets(self, node: ast.AST, state: State, known: State) -> State:
+        """Bind the plain names of an assignment to what its value is, and forget all others."""
+        value: Value = None
+        plain: list[ast.expr] = []
+        if isinstance(node, ast.Assign):
+            plain, value = node.targets, self.meaning.value(node.value, known)
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            plain, value = [node.target], self.meaning.value(node.value, known)
+        named = {target.id for target in plain if isinstance(target, ast.Name)}
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.NamedExpr) and isinstance(inner.target, ast.Name):
+                state = state.bind(inner.target.id, self.meaning.value(inner.value, known))
+            elif isinstance(inner, ast.Name) and not isinstance(inner.ctx, ast.Load):
+                state = state if inner.id in named else state.bind(inner.id, None)
+        for name in named:
+            state = state.bind(name, value)
+        return state
+
+    def _branch(self, node: ast.If, state: State) -> _Flow:
         flow = _Flow()
-        for before in self._expression(node.test, state, depth):
+        for before in self._expression(node.test, state):
             for taken, known in self.meaning.test(node.test, before):
-                step = self._block(node.body if taken else node.orelse, {known}, depth)
-                if taken and isinstance(node, ast.While):
-                    again = set[State]()
-                    for after in step.falls:
-                        again |= {
-                            last for more, last in self.meaning.test(node.test, after) if not more
-                        }
-                    step.falls = again or step.falls
-                self._merge(flow, step)
+                known = self._bind_targets(node.test, known, before)
+                flow.merge(self._block(node.body if taken else node.orelse, {known}))
         return flow
 
-    def _then(
-        self, body: Sequence[ast.stmt], flow: _Flow, skipped: set[State], depth: int
-    ) -> _Flow:
-        rest = self._block(body, flow.falls | skipped, depth)
-        rest.returns |= flow.returns
-        return rest
+    def _loop(self, node: ast.While | ast.For | ast.AsyncFor, state: State) -> _Flow:
+        """Every number of rounds, until no round leads to a state that was not there before."""
+        flow, done = _Flow(), set[State]()
+        seen: set[State] = set()
+        rounds = {state} if isinstance(node, ast.While) else self._expression(node.iter, state)
+        while rounds - seen:
+            fresh = rounds - seen
+            seen |= fresh
+            if len(seen) > _MAX_STATES:
+                raise UnreadableError("it has too many paths to follow")
+            entered, left = self._next_round(node, fresh)
+            done |= left
+            step = self._block(node.body, entered)
+            rounds = step.falls | step.continues
+            flow.returns |= step.returns
+            flow.falls |= step.breaks
+        flow.merge(self._block(node.orelse, done))
+        return flow
 
-    def _try(self, node: ast.Try, state: State, depth: int) -> _Flow:
-        flow = self._block(node.body, {state}, depth)
-        flow = self._then(node.orelse, flow, set(), depth) if node.orelse else flow
+    def _next_round(
+        self, node: ast.While | ast.For | ast.AsyncFor, states: set[State]
+    ) -> tuple[set[State], set[State]]:
+        """The states that enter the loop's body, and those that leave the loop."""
+        if not isinstance(node, ast.While):
+            return {self._bind_targets(node.target, known, known) for known in states}, states
+        ways = [
+            (taken, self._bind_targets(node.test, known, before))
+            for state in states
+            for before in self._expression(node.test, state)
+            for taken, known in self.meaning.test(node.test, before)
+        ]
+        return {s for taken, s in ways if taken}, {s for taken, s in ways if not taken}
+
+    def _with(self, node: ast.With | ast.AsyncWith, state: State) -> _Flow:
+        states = {state}
+        for item in node.items:
+            states = self._expressions([item.context_expr], states)
+            if item.optional_vars is not None:
+                target = item.optional_vars
+                states = {self._bind_targets(target, known, known) for known in states}
+        flow = self._block(node.body, states)
+        if any("suppress" in names_used(item.context_expr) for item in node.items):
+            flow.falls |= states
+        return flow
+
+    def _try(self, node: ast.Try, state: State) -> _Flow:
+        flow = self._block(node.body, {state})
+        if node.orelse:
+            after, flow.falls = flow.falls, set()
+            flow.merge(self._block(node.orelse, after))
         imports = [name for item in node.body for name in _imported_modules(item)]
-        failed = self.meaning.import_fails(state, imports)
         for handler in node.handlers:
-            self._merge(flow, self._block(handler.body, {failed}, depth))
+            failed = state
+            if _catches_import_error(handler):
+                failed = self.meaning.import_fails(state, imports)
+            if handler.name is not None:
+                failed = failed.bind(handler.name, None)
+            flow.merge(self._block(handler.body, {failed}))
         if not node.finalbody:
             return flow
-        last = self._block(node.finalbody, flow.falls | flow.returns, depth)
-        return _Flow(falls=last.falls, returns=last.returns | flow.returns)
+        last = self._block(node.finalbody, flow.falls)
+        for early in ("returns", "breaks", "continues"):
+            ended = self._block(node.finalbody, getattr(flow, early))
+            last.leave(ended)
+            getattr(last, early).update(ended.falls)
+        return last
 
-    def _assign(self, name: str, value: ast.expr, state: State, depth: int) -> set[State]:
-        after = self._expression(value, state, depth)
-        return {known.bind(name, self.meaning.value(value, known)) for known in after}
+    def _expression(self, node: ast.expr | None, state: State) -> set[State]:
+        return self._expressions([node], {state}) if node is not None else {state}
 
-    def _expression(self, node: ast.expr | None, state: State, depth: int) -> set[State]:
-        return self._expressions([node], {state}, depth) if node is not None else {state}
-
-    def _expressions(self, nodes: Sequence[ast.expr], states: set[State], depth: int) -> set[State]:
+    def _expressions(self, nodes: Sequence[ast.expr], states: set[State]) -> set[State]:
         for root in nodes:
-            for call in _calls_inside_out(root):
-                states = {after for state in states for after in self._call(call, state, depth)}
+            for call, certain in certain_calls(root):
+                after = {then for state in states for then in self._call(call, state)}
+                states = after if certain else states | after
+            if relevant_inside(root, self._matters):
+                raise UnreadableError("what matters is called in a lambda")
         return states
 
-    def _call(self, node: ast.Call, state: State, depth: int) -> set[State]:
+    def _call(self, node: ast.Call, state: State) -> set[State]:
+        function: ast.FunctionDef | None = None
+        first = 0
         match node.func:
             case ast.Name(id=name):
-                function, first = self._functions.get(name), 0
+                function = self._functions.get(name)
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 function, first = self._methods.get(name), 1
-            case _:
-                function, first = None, 0
         if function is None or not self._is_relevant(function):
             return {self.meaning.call(node, state)}
-        parameters = [item.arg for item in [*function.args.posonlyargs, *function.args.args]][
-            first:
-        ]
+        signature = function.args
+        parameters = [item.arg for item in [*signature.posonlyargs, *signature.args]][first:]
         given = list(zip(parameters, node.args, strict=False))
         given += [(word.arg, word.value) for word in node.keywords if word.arg is not None]
         arguments = [(name, self.meaning.value(value, state)) for name, value in given]
-        return self._invoke(function, arguments, state, depth + 1)
+        return self._invoke(function, arguments, state)
 
     def _import(self, node: ast.Import | ast.ImportFrom, state: State) -> State:
         for alias in node.names:
@@ -287,23 +368,9 @@ class Tracer(Generic[_M]):
                 state = state.bind(alias.asname, self.meaning.imported(alias.name, ""))
         return state
 
-    @staticmethod
-    def _merge(flow: _Flow, step: _Flow) -> None:
-        flow.falls |= step.falls
-        flow.returns |= step.returns
-
 
 def _functions(body: Sequence[ast.stmt]) -> dict[str, ast.FunctionDef]:
     return {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
-
-
-def _called_names(function: ast.FunctionDef) -> Iterable[str]:
-    for node in ast.walk(function):
-        if isinstance(node, ast.Call):
-            if isinstance(node.func, ast.Name):
-                yield node.func.id
-            elif isinstance(node.func, ast.Attribute):
-                yield node.func.attr
 
 
 def _imported_modules(node: ast.stmt) -> Iterable[str]:
@@ -313,16 +380,10 @@ def _imported_modules(node: ast.stmt) -> Iterable[str]:
         yield from (alias.name for alias in node.names)
 
 
-def _calls_inside_out(root: ast.expr) -> Sequence[ast.Call]:
-    found: list[ast.Call] = []
-
-    def visit(node: ast.AST) -> None:
-        if isinstance(node, ast.Lambda):
-            return
-        for child in ast.iter_child_nodes(node):
-            visit(child)
-        if isinstance(node, ast.Call):
-            found.append(node)
-
-    visit(root)
-    return found
+def _catches_import_error(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    catching = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
+    return any(
+        isinstance(node, ast.Name) and node.id in catching for node in ast.walk(handler.type)
+    )

@@ -9,6 +9,9 @@ from typing import Protocol
 
 from packaging.version import Version
 
+PACKAGES = ("vllm", "lmcache")
+"""The packages whose files patches may touch."""
+
 
 class Provenance(str, Enum):
     """Where a file's bytes come from."""

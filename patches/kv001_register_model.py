@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING
 
 from kvpatch.outcome import Outcome
 from kvpatch.patch import Example, ExampleKind, Need, Patch, Target
-from kvpatch.registration import GUARD, registers_bare_model, stock_without_guard
+from kvpatch.registration import (
+    GUARD,
+    GUARD_SOURCE,
+    registers_bare_model,
+    stock_without_guard,
+)
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -14,29 +19,6 @@ if TYPE_CHECKING:
 WORKER = "vllm/v1/worker/gpu_worker.py"
 DEFERRED = ">=0.8.5,<0.11.1"
 """Releases that build the KV connector before the model exists."""
-
-USES_LMCACHE = f'''
-def {GUARD}(vllm_config):
-    """Whether LMCache's in-process connector is configured, alone or in a MultiConnector."""
-
-    def read(entry, key):
-        return entry.get(key) if isinstance(entry, dict) else getattr(entry, key, None)
-
-    pending = [getattr(vllm_config, "kv_transfer_config", None)]
-    while pending:
-        entry = pending.pop()
-        name = str(read(entry, "kv_connector") or "")
-        module = str(read(entry, "kv_connector_module_path") or "")
-        if name.startswith("LMCacheConnector"):
-            return True
-        if name != "LMCacheMPConnector" and f"{{module}}.".startswith("lmcache."):
-            return True
-        extra = read(entry, "kv_connector_extra_config")
-        if name == "MultiConnector" and isinstance(extra, dict):
-            connectors = extra.get("connectors")
-            pending.extend(connectors if isinstance(connectors, (list, tuple)) else ())
-    return False
-'''
 
 REGISTER_MODEL = '''
 def _kvpatch_register_model(model_runner):
@@ -47,11 +29,13 @@ def _kvpatch_register_model(model_runner):
         from lmcache.integration.vllm.utils import ENGINE_NAME
         from lmcache.v1.compute.models.utils import VLLMModelTracker
     except Exception as error:
-        from vllm.logger import init_logger
+        if not getattr(_kvpatch_register_model, "warned", False):
+            _kvpatch_register_model.warned = True
+            from vllm.logger import init_logger
 
-        init_logger(__name__).warning_once(
-            f"kvpatch: LMCache can't be imported, so it is not told of the model: {error!r}"
-        )
+            init_logger(__name__).warning(
+                f"kvpatch: LMCache can't be imported, so it is not told of the model: {error!r}"
+            )
         return
 
     model = model_runner.get_model() if hasattr(model_runner, "get_model") else model_runner.model
@@ -117,7 +101,7 @@ def register_after_loading(module: cst.Module) -> cst.Module:
 def _with_functions(module: cst.Module) -> cst.Module:
     from kvpatch import rewrite
 
-    return rewrite.append_function(rewrite.append_function(module, USES_LMCACHE), REGISTER_MODEL)
+    return rewrite.append_function(rewrite.append_function(module, GUARD_SOURCE), REGISTER_MODEL)
 
 
 PATCH = Patch(
@@ -168,7 +152,7 @@ class Worker:
         self.model_runner.initialize_kv_cache(kv_cache_config)
 
 '''
-    + USES_LMCACHE
+    + GUARD_SOURCE
     + "\n"
     + REGISTER_MODEL
 )

@@ -6,9 +6,14 @@ from typing import TYPE_CHECKING
 
 from kvpatch.outcome import Outcome
 from kvpatch.patch import Example, ExampleKind, Need, Patch, Refusal, Target
-from kvpatch.registration import GUARD, registers_bare_model, stock_without_guard
+from kvpatch.registration import (
+    GUARD,
+    GUARD_SOURCE,
+    registers_bare_model,
+    stock_without_guard,
+)
 
-from .kv001_register_model import DEFERRED, REGISTER_MODEL, USES_LMCACHE, WORKER
+from .kv001_register_model import DEFERRED, REGISTER_MODEL, WORKER
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -16,7 +21,7 @@ if TYPE_CHECKING:
 NOT_YET = f"""
 # kvpatch KV002: LMCache's connector is created in Worker.load_model, when the model exists.
 if not {GUARD}(vllm_config):
-    ensure_kv_transfer_initialized(vllm_config)
+    pass
 """
 
 NOW = f"""
@@ -41,19 +46,17 @@ def defer_connector(module: cst.Module) -> cst.Module:
     def guarded(line: cst.SimpleStatementLine, call: cst.Call) -> list[rewrite.Statement]:
         match call.args:
             case [cst.Arg(value=cst.Name(value="vllm_config"), keyword=None, star="")]:
-                later = rewrite.statement(module, NOT_YET)
-                comments = [*line.leading_lines, *later.leading_lines]
-                return [later.with_changes(leading_lines=comments)]
+                return [rewrite.under(rewrite.statement(module, NOT_YET), line)]
         raise Refusal(
             Outcome.MISSING,
             "ensure_kv_transfer_initialized is called with other arguments than (vllm_config)",
         )
 
-    module = rewrite.edit_function(
-        module,
-        "init_worker_distributed_environment",
-        lambda function: rewrite.replace_call(function, "ensure_kv_transfer_initialized", guarded),
-    )
+    def deferred(function: cst.FunctionDef) -> cst.FunctionDef:
+        rewrite.require_unconditional(function, "ensure_kv_transfer_initialized")
+        return rewrite.replace_call(function, "ensure_kv_transfer_initialized", guarded)
+
+    module = rewrite.edit_function(module, "init_worker_distributed_environment", deferred)
     now = rewrite.statement(module, NOW)
     return rewrite.edit_function(
         module, "Worker.load_model", lambda function: rewrite.append_statement(function, now)
@@ -121,7 +124,7 @@ def init_worker_distributed_environment(vllm_config, rank):
         ensure_kv_transfer_initialized(vllm_config)
 
 '''
-    + USES_LMCACHE
+    + GUARD_SOURCE
     + "\n"
     + REGISTER_MODEL
 )

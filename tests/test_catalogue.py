@@ -60,7 +60,7 @@ def test_a_file_that_is_not_in_the_catalogue_is_planned_anew(small: catalogue.Ca
     [
         ("0.11.1", True),
         ("0.11.1+cpu", True),
-        ("0.11.1.post2", True),
+        ("0.11.1.post2", False),
         ("0.11.1rc1", False),
         ("0.99.0", False),
     ],
@@ -89,7 +89,7 @@ def test_the_functions_of_an_unknown_release_are_not_guessed(small: catalogue.Ca
 def test_the_shipped_catalogue_was_made_with_the_patches_of_this_kvpatch() -> None:
     shipped = catalogue.load()
     assert shipped.patches == {m.id: m.digest for m in series.discover().members}, (
-        "patches changed since the catalogue was made: run `make catalogue`"
+        "patches changed since the catalogue was made: run `make generate`"
     )
 
 

@@ -277,9 +277,6 @@ def test_nothing_of_kvpatch_is_imported_at_run_time(release: str) -> None:
             assert not (node.module or "").startswith("kvpatch")
 
 
-@pytest.mark.xfail(
-    reason="vLLM's warning_once tells sentences apart, and the sentence has the error"
-)
 def test_an_import_that_fails_otherwise_the_second_time_is_still_said_once() -> None:
     errors = (RuntimeError("undefined symbol"), ImportError("cannot load module more than once"))
     run = Process(PATCHED["0.32.0"], PLAIN.config, lmcache=LMCache(errors=errors)).start()

@@ -227,7 +227,6 @@ def test_a_patch_that_came_is_pending_beside_one_that_is_in_place() -> None:
     assert written(found) == written(planned(EARLY, "0.10.0"))
 
 
-@pytest.mark.xfail(reason="owned files are asked for only of the distributions the series has")
 def test_a_file_of_ours_goes_back_to_its_original_where_no_patch_is_left_for_it() -> None:
     first = planned(LATE, "0.32.0")
     ours = OneFile(
@@ -355,7 +354,6 @@ def test_a_release_the_catalogue_does_not_know_is_not_tested() -> None:
     assert not any(patch.tested for patch in found.patches)
 
 
-@pytest.mark.xfail(reason="the catalogue takes a post-release for the release before it")
 def test_a_post_release_the_catalogue_does_not_know_is_not_tested() -> None:
     known = _loaded(catalogue.build(series(), "vllm", {"0.32.0": {WORKER: LATE}}))
     found = planned(LATE, "0.32.0.post1", options=Options(known=known))
@@ -485,14 +483,24 @@ def test_the_outcome_of_a_patch_is_the_worst_of_its_files() -> None:
     assert outcomes(found) == {"KV801": Outcome.PENDING}
 
 
-@pytest.mark.xfail(reason="a file that lost its anchor is dropped where another file of it is fine")
 def test_a_file_of_a_patch_that_lost_its_anchor_keeps_the_whole_patch_out() -> None:
     found = plan(TWO, _folder({"vllm/a.py": b"anchor = 1\n", "vllm/b.py": b"other = 1\n"}))
     assert outcomes(found) == {"KV801": Outcome.MISSING}
     assert found.changes == ()
 
 
-MOVED = Series((_member("KV802", {"vllm/old.py": ">=1.0", "vllm/new.py": ">=1.0"}),))
+_TWO_PATHS = _member("KV802", {"vllm/old.py": ">=1.0", "vllm/new.py": ">=1.0"})
+MOVED = Series(
+    (
+        replace(
+            _TWO_PATHS,
+            patch=replace(
+                _TWO_PATHS.patch,
+                targets=tuple(replace(t, file="moved") for t in _TWO_PATHS.patch.targets),
+            ),
+        ),
+    )
+)
 
 
 @pytest.mark.parametrize("path", ["vllm/old.py", "vllm/new.py"])
@@ -500,6 +508,13 @@ def test_a_file_that_has_another_path_in_some_releases_is_looked_for_at_both(pat
     found = plan(MOVED, _folder({path: b"anchor = 1\n"}))
     assert outcomes(found) == {"KV802": Outcome.PENDING}
     assert list(_after(found)) == [path]
+
+
+def test_a_file_at_both_of_its_paths_is_ambiguous() -> None:
+    both = {"vllm/old.py": b"anchor = 1\n", "vllm/new.py": b"anchor = 1\n"}
+    found = plan(MOVED, _folder(both))
+    assert outcomes(found) == {"KV802": Outcome.AMBIGUOUS}
+    assert found.changes == ()
 
 
 def test_a_file_at_none_of_its_paths_is_missing() -> None:
@@ -572,7 +587,6 @@ def test_a_patch_that_changes_the_stock_path_is_a_conflict() -> None:
     assert found.changes == ()
 
 
-@pytest.mark.xfail(reason="the last patch of the file is blamed for another's post-condition")
 def test_the_patch_whose_post_condition_fails_is_the_one_that_is_refused() -> None:
     bad, good = _member("KV808", {"vllm/a.py": ""}), _member("KV809", {"vllm/a.py": ""})
     bad = replace(bad, patch=replace(bad.patch, post_condition=_fails))
