@@ -10,88 +10,20 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Generic, Protocol, TypeVar
+from dataclasses import replace
+from typing import Generic, TypeVar
 
 from .called import certain_calls, names_used, relevant_inside
-
-Value = str | None
-"""What is known of a value, in the words of a meaning; None where nothing is."""
+from .flow import Flow, Meaning
+from .flow import State as State
+from .flow import Value as Value
 
 _MAX_STATES = 512
-
-
-@dataclass(frozen=True)
-class State:
-    """What holds at one point of one path."""
-
-    facts: frozenset[str] = frozenset()
-    names: tuple[tuple[str, str], ...] = ()
-
-    def value(self, name: str) -> Value:
-        """What is known of a local name."""
-        return dict(self.names).get(name)
-
-    def bind(self, name: str, value: Value) -> State:
-        """The state after an assignment to a local name."""
-        names = {key: known for key, known in self.names if key != name}
-        if value is not None:
-            names[name] = value
-        return replace(self, names=tuple(sorted(names.items())))
-
-    def add(self, fact: str) -> State:
-        """The state in which one more thing has happened."""
-        return self if fact in self.facts else replace(self, facts=self.facts | {fact})
-
-
-class Meaning(Protocol):
-    """What the names, values, calls and tests of a module stand for."""
-
-    def value(self, node: ast.expr, state: State) -> Value:
-        """What is known of an expression's value."""
-
-    def call(self, node: ast.Call, state: State) -> State:
-        """The state after a call of something that is not followed."""
-
-    def test(self, node: ast.expr, state: State) -> Iterable[tuple[bool, State]]:
-        """The branches that a test can take, each with what is then known."""
-
-    def imported(self, module: str, name: str) -> Value:
-        """What is known of an imported name."""
-
-    def import_fails(self, state: State, modules: Sequence[str]) -> State:
-        """The state in a handler for a try block that imports those modules."""
-
-    def relevant(self, name: str) -> bool:
-        """Whether a call of that name can matter."""
-
-
 _M = TypeVar("_M", bound=Meaning)
 
 
 class UnreadableError(Exception):
     """Something that matters can't be followed; the message says what."""
-
-
-@dataclass
-class _Flow:
-    """The states in which a block can end, by the way it ends."""
-
-    falls: set[State] = field(default_factory=set)
-    returns: set[State] = field(default_factory=set)
-    breaks: set[State] = field(default_factory=set)
-    continues: set[State] = field(default_factory=set)
-
-    def leave(self, other: _Flow) -> None:
-        """Add the ways in which another block leaves early."""
-        self.returns |= other.returns
-        self.breaks |= other.breaks
-        self.continues |= other.continues
-
-    def merge(self, other: _Flow) -> None:
-        """Add all the ways in which another block ends."""
-        self.falls |= other.falls
-        self.leave(other)
 
 
 class Tracer(Generic[_M]):
@@ -189,8 +121,8 @@ class Tracer(Generic[_M]):
         self._active.pop()
         return {replace(after, names=state.names) for after in flow.falls | flow.returns}
 
-    def _block(self, body: Sequence[ast.stmt], states: set[State]) -> _Flow:
-        flow = _Flow(falls=set(states))
+    def _block(self, body: Sequence[ast.stmt], states: set[State]) -> Flow:
+        flow = Flow(falls=set(states))
         for statement in body:
             if len(flow.falls) > _MAX_STATES:
                 raise UnreadableError("it has too many paths to follow")
@@ -199,7 +131,7 @@ class Tracer(Generic[_M]):
                 flow.merge(self._statement(statement, state))
         return flow
 
-    def _statement(self, node: ast.stmt, state: State) -> _Flow:
+    def _statement(self, node: ast.stmt, state: State) -> Flow:
         match node:
             case ast.If():
                 return self._branch(node, state)
@@ -208,29 +140,29 @@ class Tracer(Generic[_M]):
             case ast.With() | ast.AsyncWith():
                 return self._with(node, state)
             case ast.Match():
-                flow = _Flow(falls=self._expression(node.subject, state))
+                flow = Flow(falls=self._expression(node.subject, state))
                 for case in node.cases:
                     flow.merge(self._block(case.body, {state}))
                 return flow
             case ast.Return():
-                return _Flow(returns=self._expression(node.value, state))
+                return Flow(returns=self._expression(node.value, state))
             case ast.Raise():
                 self._children(node, state)
-                return _Flow()
+                return Flow()
             case ast.Break():
-                return _Flow(breaks={state})
+                return Flow(breaks={state})
             case ast.Continue():
-                return _Flow(continues={state})
+                return Flow(continues={state})
             case ast.Import() | ast.ImportFrom():
-                return _Flow(falls={self._import(node, state)})
+                return Flow(falls={self._import(node, state)})
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 if relevant_inside(node, self._matters):
                     raise UnreadableError(f"{node.name} is defined inside a function")
-                return _Flow(falls={state.bind(node.name, None)})
+                return Flow(falls={state.bind(node.name, None)})
         if isinstance(node, ast.Try) or type(node).__name__ == "TryStar":
             return self._try(node, state)  # type: ignore[arg-type]
         after = self._children(node, state)
-        return _Flow(falls={self._bind_targets(node, known, known) for known in after})
+        return Flow(falls={self._bind_targets(node, known, known) for known in after})
 
     def _children(self, node: ast.stmt, state: State) -> set[State]:
         inner = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
@@ -254,17 +186,17 @@ class Tracer(Generic[_M]):
             state = state.bind(name, value)
         return state
 
-    def _branch(self, node: ast.If, state: State) -> _Flow:
-        flow = _Flow()
+    def _branch(self, node: ast.If, state: State) -> Flow:
+        flow = Flow()
         for before in self._expression(node.test, state):
             for taken, known in self.meaning.test(node.test, before):
                 known = self._bind_targets(node.test, known, before)
                 flow.merge(self._block(node.body if taken else node.orelse, {known}))
         return flow
 
-    def _loop(self, node: ast.While | ast.For | ast.AsyncFor, state: State) -> _Flow:
+    def _loop(self, node: ast.While | ast.For | ast.AsyncFor, state: State) -> Flow:
         """Every number of rounds, until no round leads to a state that was not there before."""
-        flow, done = _Flow(), set[State]()
+        flow, done = Flow(), set[State]()
         seen: set[State] = set()
         rounds = {state} if isinstance(node, ast.While) else self._expression(node.iter, state)
         while rounds - seen:
@@ -295,7 +227,7 @@ class Tracer(Generic[_M]):
         ]
         return {s for taken, s in ways if taken}, {s for taken, s in ways if not taken}
 
-    def _with(self, node: ast.With | ast.AsyncWith, state: State) -> _Flow:
+    def _with(self, node: ast.With | ast.AsyncWith, state: State) -> Flow:
         states = {state}
         for item in node.items:
             states = self._expressions([item.context_expr], states)
@@ -307,7 +239,7 @@ class Tracer(Generic[_M]):
             flow.falls |= states
         return flow
 
-    def _try(self, node: ast.Try, state: State) -> _Flow:
+    def _try(self, node: ast.Try, state: State) -> Flow:
         flow = self._block(node.body, {state})
         if node.orelse:
             after, flow.falls = flow.falls, set()
