@@ -159,14 +159,17 @@ class Store:
         """Take this state folder's lock, making the folder where it is not there.
 
         Raises:
-            KvpatchError: ``locked``, or ``state-not-writable``; exit 4.
+            KvpatchError: ``locked``, or ``state-not-writable`` for a new folder; exit 4.
+            OSError: for a folder that holds a journal already.
         """
         try:
             return self.disk.lock(self.directory / LOCK)
         except OSError as error:
             with contextlib.suppress(OSError):
                 self.fold()
-            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            refused = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+            # Where a journal is, another folder would only hide it.
+            if not refused or (self.directory / JOURNAL).exists():
                 raise
             raise KvpatchError(
                 "state-not-writable",

@@ -54,9 +54,9 @@ def recover(sites: Sequence[SiteState], *, disk: Disk) -> tuple[Recovered, ...]:
         try:
             with holding([*tied, *littered], disk) as (_, recovered):
                 return recovered
-        except KvpatchError as error:
+        except (OSError, KvpatchError):
             # Litter does no harm where it can't be removed.
-            if tied or error.code != "state-not-writable":
+            if tied:
                 raise
             return ()
 

@@ -454,6 +454,17 @@ def test_a_state_folder_that_cant_be_written_names_the_way_out(host: Host) -> No
     assert not (host.root / "venv" / HOME).exists()
 
 
+def test_a_journal_that_cant_be_written_is_not_to_be_hidden_by_another_folder(host: Host) -> None:
+    def hook(op: str, path: Path) -> None:
+        if op == "lock":
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    host.apply(FIRST)
+    error = error_of(host.revert, hook=hook)
+    assert (error.code, error.exit_code) == ("read-only", ExitCode.ENVIRONMENT)
+    assert "--state" not in error.hint
+
+
 def test_a_read_only_file_system_is_found_out_before_anything_is_created(host: Host) -> None:
     def hook(op: str, path: Path) -> None:
         if op == "probe":
