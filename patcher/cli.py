@@ -7,6 +7,7 @@ import gc
 import io
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -203,6 +204,8 @@ def main(arguments: list[str] | None = None, disk: Any = None) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             # A path need not be text that the terminal can show.
             stream.reconfigure(errors="backslashreplace")
+    # What Python has to say of vLLM's sources is not for those who patch them.
+    warnings.filterwarnings("ignore", category=SyntaxWarning)
     # libcst's trees make the collector walk much and free nothing in so short a process.
     gc.disable()
     try:

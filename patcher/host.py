@@ -20,6 +20,7 @@ from .plan import GOAL, FilePlan, Options, PatchPlan, Plan, plan
 from .series import Selection, discover, select
 from .staleness import CHANGED, MISSING, OURS, REINSTALLED, STALE, staleness
 from .steps import SiteState
+from .target_probe import UNKNOWN_VERSION
 
 if TYPE_CHECKING:
     from .processes import Running
@@ -246,9 +247,14 @@ def refuse(seen: View) -> None:
 
 def goal_missed(seen: View) -> KvpatchError:
     """The error for a release for which no chosen patch cures the missing registration."""
-    version = seen.host.environment.packages["vllm"].version
+    installed = seen.host.environment.packages["vllm"]
     cures = [m.patch for m in discover().members if GOAL in m.patch.cures]
-    supported = " or ".join(dict.fromkeys(patch.versions for patch in cures))
+    if installed.version == UNKNOWN_VERSION:
+        return KvpatchError(
+            "unknown-version",
+            f"which vLLM is in {installed.site} is not known: no installed distribution claims it",
+            "reinstall vLLM with pip or uv, so that its metadata and RECORD are there again",
+        )
     if any(patch.in_range(seen.host.versions["vllm"]) for patch in cures):
         return KvpatchError(
             "goal-missed",
@@ -257,8 +263,16 @@ def goal_missed(seen: View) -> KvpatchError:
         )
     return KvpatchError(
         "unsupported",
-        f"vLLM {version} is not supported: no patch registers its model with LMCache",
-        f"install a supported vLLM: {supported}",
+        f"vLLM {installed.version} is not supported: no patch registers its model with LMCache",
+        f"install a supported vLLM: {_widest([patch.versions for patch in cures])}",
+    )
+
+
+def _widest(ranges: Sequence[str]) -> str:
+    """The ranges that no other one contains, as far as their clauses show it."""
+    clauses = {text: frozenset(text.split(",")) for text in ranges}
+    return " or ".join(
+        text for text, own in clauses.items() if not any(own > other for other in clauses.values())
     )
 
 
