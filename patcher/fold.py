@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from .series import Member
 
 
+_MOST_NAMED = 8
+
+
 @dataclass(frozen=True)
 class Options:
     """How far a plan may go.
@@ -142,7 +145,7 @@ def _plan_strange(
         return _fold(replace(file, basis=basis), package, items, source, options)
     file = replace(file, state="unknown" if unknown else "foreign")
     return file, {
-        patch_id: TargetPlan(file.path, Outcome.FOREIGN, _joined(why, judgement.reason))
+        patch_id: TargetPlan(file.path, Outcome.FOREIGN, _joined(judgement.reason, why))
         for patch_id, judgement in judgements.items()
     }
 
@@ -160,7 +163,11 @@ def _differing(
         names = () if known is None else differing(known, function_hashes(file.content))
     else:
         names = ()
-    return f" in {', '.join(names)}" if names else ""
+    if not names:
+        return ""
+    shown = names if len(names) <= _MOST_NAMED else names[: _MOST_NAMED - 1]
+    rest = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
+    return f" in {', '.join(shown)}{rest}"
 
 
 def _fold(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -85,7 +86,7 @@ def status_text(seen: View, standings: Sequence[Standing]) -> str:
     ]
     if seen.host.interrupted:
         lines.append("interrupted a run stopped half way; the next apply or revert cleans up")
-    lines += ["", *_table(_file_rows(seen.plan)), "", *_table(_patch_rows(seen.plan))]
+    lines += ["", *_table(_file_rows(seen.plan)), "", patches_text(seen.plan)]
     if untested := _untested(seen.plan):
         lines += ["", untested]
     return "\n".join(lines)
@@ -102,14 +103,15 @@ def environment_line(seen: View) -> str:
 
 def patches_text(plan: Plan) -> str:
     """The patches with their outcomes, one a line."""
-    return "\n".join(_table(_patch_rows(plan)))
+    return "\n".join([*_table(_patch_rows(plan)), *_long_reasons(plan)])
 
 
 def _patched_answer(plan: Plan, standings: Sequence[Standing]) -> str:
     ids = {outcome: _ids(plan, outcome) for outcome in Outcome}
     ours = ids[Outcome.ALREADY] + ids[Outcome.APPLIED]
     if plan.refused:
-        return f"no, and apply would refuse: {plan.refused[0].reason}"
+        first = plan.refused[0]
+        return f"no, and apply would refuse: {first.id} is {first.outcome.value}"
     if patched(plan) and ours:
         return f"yes, with {', '.join(ours)}"
     if patched(plan):
@@ -143,9 +145,30 @@ def _file_rows(plan: Plan) -> list[tuple[str, ...]]:
 def _patch_rows(plan: Plan) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("patch", "outcome", "what it does, or why not")]
     for patch in plan.patches:
-        quiet = patch.outcome in (Outcome.ALREADY, Outcome.APPLIED, Outcome.PENDING)
-        rows.append((patch.id, patch.outcome.value, patch.title if quiet else patch.reason))
+        reason = patch.title if _quiet(patch) or _long(patch) else patch.reason
+        rows.append((patch.id, patch.outcome.value, reason))
     return rows
+
+
+def _long_reasons(plan: Plan) -> list[str]:
+    """Reasons that don't fit into the table, once for all patches that share one."""
+    shared: dict[str, list[str]] = {}
+    for patch in plan.patches:
+        if _long(patch) and not _quiet(patch):
+            shared.setdefault(patch.reason, []).append(patch.id)
+    lines: list[str] = []
+    for reason, ids in shared.items():
+        text = f"{', '.join(ids)}: {reason}"
+        lines += ["", *textwrap.wrap(text, 100, subsequent_indent="    ", break_long_words=False)]
+    return lines
+
+
+def _quiet(patch: PatchPlan) -> bool:
+    return patch.outcome in (Outcome.ALREADY, Outcome.APPLIED, Outcome.PENDING)
+
+
+def _long(patch: PatchPlan) -> bool:
+    return len(patch.reason) > 80
 
 
 def _untested(plan: Plan) -> str | None:
