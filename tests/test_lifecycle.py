@@ -197,7 +197,6 @@ def test_an_older_then_a_newer_then_a_smaller_series_then_revert_gives_record_ba
     assert snapshot(site.prefix) == before
 
 
-@pytest.mark.xfail(reason="plan only looks at files of the distributions its series touches")
 def test_a_file_comes_back_when_the_last_patch_of_its_distribution_has_gone(
     late: FakeSite,
 ) -> None:
