@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,7 +69,7 @@ class Host:
         """The site folders as a transaction takes them."""
         return tuple(SiteState(site.path, site.store) for site in self.sites.values())
 
-    @property
+    @cached_property
     def standings(self) -> tuple[Standing, ...]:
         """What became of every file that kvpatch wrote here, by the journals."""
         states = self.tree.distribution_states
@@ -94,6 +94,11 @@ class Standing:
 
     path: str
     state: str
+
+    @property
+    def ours(self) -> bool:
+        """Whether the file is as kvpatch wrote it."""
+        return self.state == OURS
 
     @property
     def revertible(self) -> bool:
@@ -199,7 +204,16 @@ def apply(
         commit(_site_changes(host, seen), disk=disk, pycache_prefixes=prefixes)
     except KvpatchError as error:
         return Applied(seen, written=False, refusal=error)
-    return Applied(replace(seen, plan=_as_applied(seen.plan)), written=True)
+    done = View(_reread(host), seen.selection, _as_applied(seen.plan), seen.running)
+    return Applied(done, written=True)
+
+
+def _reread(host: Host) -> Host:
+    """The host with its journals as they are now."""
+    sites = {
+        folder: replace(site, journal=site.store.read()) for folder, site in host.sites.items()
+    }
+    return replace(host, tree=replace(host.tree, sites=sites))
 
 
 def revert(

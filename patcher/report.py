@@ -11,10 +11,11 @@ from .outcome import Outcome
 from .plan import FilePlan, PatchPlan, Plan
 from .series import Member
 
+PUT_BACK = "put-back"
 RESTART = "restart vLLM: a running engine keeps the code it started with"
 
 
-def plan_data(seen: View, standings: Sequence[Standing] = ()) -> dict[str, Any]:
+def plan_data(seen: View) -> dict[str, Any]:
     """``data`` of the verbs that plan: environment, patches, files, and the operator's answers."""
     environment = seen.host.environment
     python = environment.interpreter
@@ -32,7 +33,7 @@ def plan_data(seen: View, standings: Sequence[Standing] = ()) -> dict[str, Any]:
             },
         },
         "patched": patched(seen.plan),
-        "revertible": bool(standings) and all(item.revertible for item in standings),
+        "revertible": revertible(seen.host.standings),
         "interrupted": seen.host.interrupted,
         "taken_along": list(seen.selection.taken_along),
         "running": [{"pid": item.pid, "command": item.command} for item in seen.running],
@@ -77,8 +78,14 @@ def patched(plan: Plan) -> bool:
     )
 
 
-def status_text(seen: View, standings: Sequence[Standing]) -> str:
+def revertible(standings: Sequence[Standing]) -> bool:
+    """Whether there is something of kvpatch on this host, and a revert gets on with all of it."""
+    return any(item.ours for item in standings) and all(item.revertible for item in standings)
+
+
+def status_text(seen: View) -> str:
     """Is this host patched, with what, and can it be taken back; then the details."""
+    standings = seen.host.standings
     lines = [environment_line(seen), ""]
     lines += [
         f"patched     {_patched_answer(seen.plan, standings)}",
@@ -111,7 +118,8 @@ def _patched_answer(plan: Plan, standings: Sequence[Standing]) -> str:
     ours = ids[Outcome.ALREADY] + ids[Outcome.APPLIED]
     if plan.refused:
         first = plan.refused[0]
-        return f"no, and apply would refuse: {first.id} is {first.outcome.value}"
+        so_far = f"yes, with {', '.join(ours)}, but" if patched(plan) and ours else "no, and"
+        return f"{so_far} apply would refuse: {first.id} is {first.outcome.value}"
     if patched(plan) and ours:
         return f"yes, with {', '.join(ours)}"
     if patched(plan):
@@ -129,7 +137,9 @@ def _back_answer(standings: Sequence[Standing]) -> str:
     stuck = [item for item in standings if not item.revertible]
     if stuck:
         return f"not as it stands: {stuck[0].path} {stuck[0].sentence}"
-    count = len(standings)
+    count = sum(item.ours for item in standings)
+    if not count:
+        return "nothing to take back: what kvpatch wrote was reinstalled since"
     files = "1 file" if count == 1 else f"{count} files"
     return f"yes, `kvpatch revert` puts {files} back byte for byte"
 
@@ -227,4 +237,6 @@ def revert_text(done: Reverted, *, dry_run: bool) -> str:
     lines += [f"a copy of what was there is in {path}" for path in done.archives]
     if dry_run:
         return "\n".join([*lines, "", "nothing was written: this was a dry run"])
-    return "\n".join([*lines, "", RESTART])
+    if any(file.state == PUT_BACK for file in done.files):
+        lines += ["", RESTART]
+    return "\n".join(lines)

@@ -30,21 +30,17 @@ def status(where: Where, choice: Choice, disk: Disk) -> Report:
     """Whether the host is patched, with what, and whether it can be taken back."""
     brief = replace(choice, options=replace(choice.options, brief=True))
     with _looking():
-        host = hosts.open_host(where, disk)
-        seen = hosts.view(host, brief)
-        standings = host.standings
-    return Report("status", status_text(seen, standings), plan_data(seen, standings))
+        seen = hosts.view(hosts.open_host(where, disk), brief)
+        return Report("status", status_text(seen), plan_data(seen))
 
 
 def diff(where: Where, choice: Choice, disk: Disk) -> Report:
     """What apply would change, as a unified diff."""
     with _looking():
         seen = hosts.view(hosts.open_host(where, disk), choice)
+        data = plan_data(seen)
     text = "".join(_unified(file) for file in seen.plan.changes)
-    if not text:
-        reason = seen.plan.refused[0].reason if seen.plan.refused else "everything is in place"
-        text = f"apply would change nothing: {reason}\n"
-    return Report("diff", text.rstrip("\n"), {**plan_data(seen), "diff": _data_diff(seen)})
+    return Report("diff", text.rstrip("\n") or _no_diff(seen), {**data, "diff": text})
 
 
 def apply(
@@ -75,7 +71,7 @@ def verify(where: Where, choice: Choice, disk: Disk) -> Report:
     with _looking():
         host = hosts.open_host(where, disk)
         seen = hosts.view(host, thorough)
-        standings = host.standings
+        data = plan_data(seen)
     errors = []
     if not seen.plan.goal_holds:
         errors.append(hosts.goal_missed(seen))
@@ -96,7 +92,6 @@ def verify(where: Where, choice: Choice, disk: Disk) -> Report:
     text = "\n".join([environment_line(seen), "", patches_text(seen.plan)])
     if not errors:
         text += "\n\neverything is in place"
-    data = plan_data(seen, standings)
     return Report("verify", text, data, ExitCode.NO if errors else ExitCode.DONE, tuple(errors))
 
 
@@ -161,8 +156,14 @@ def _unified(file: FilePlan) -> str:
     )
 
 
-def _data_diff(seen: View) -> str:
-    return "".join(_unified(file) for file in seen.plan.changes)
+def _no_diff(seen: View) -> str:
+    if seen.plan.refused:
+        reason = seen.plan.refused[0].reason
+    else:
+        reason = (
+            "everything is in place" if seen.plan.goal_holds else hosts.goal_missed(seen).message
+        )
+    return f"apply would change nothing: {reason}"
 
 
 def _left_over(file: FilePlan) -> KvpatchError:
