@@ -1,190 +1,280 @@
-"""Members of a wheel read by explicit range requests, and kept in a cache.
-
-Suffix ranges are answered 501 by the index that was measured, a range may be answered 200 with the
-whole file, and Content-Range may not be what was asked for: each is an error here, not a surprise.
-"""
+"""Single members of wheels, read by HTTP ranges and kept on disk; no wheel is downloaded whole."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
-import os
 import re
-import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .index import Wheel, session, without_credentials
+from .index import (
+    TIMEOUT_S,
+    Wheel,
+    configured,
+    connection,
+    no_network,
+    write_atomically,
+)
 from .outcome import ExitCode, KvpatchError
 
 if TYPE_CHECKING:
     import requests
 
-_BLOCK = 256 * 1024
+# Holds the directory of most wheels, so that a member takes two requests.
+_TAIL = 320 * 1024
+_LEAST = 16 * 1024
+_MOST_MEMBER = 64 * 1024 * 1024
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
-
-
-class RemoteFile(io.RawIOBase):
-    """A file on a server as a seekable one, read in blocks of 256 KiB that are kept.
-
-    Raises:
-        KvpatchError: ``bad-range``, where the server doesn't answer what it was asked.
-    """
-
-    def __init__(self, http: requests.Session, url: str, size: int | None = None) -> None:
-        super().__init__()
-        self._http = http
-        self._url = url
-        self._blocks: dict[int, bytes] = {}
-        self._position = 0
-        self._size = size if size is not None else self._ask(0, 0)[1]
-
-    def readable(self) -> bool:
-        """Always."""
-        return True
-
-    def seekable(self) -> bool:
-        """Always."""
-        return True
-
-    def tell(self) -> int:
-        """Where the next read starts."""
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to another place; nothing is fetched for it."""
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = max(0, start + offset)
-        return self._position
-
-    def readinto(self, buffer: object) -> int:
-        """Fill the buffer from the blocks, fetching those that are not here yet."""
-        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
-        end = min(self._position + len(view), self._size)
-        if end <= self._position:
-            return 0
-        data = self._read(self._position, end)
-        view[: len(data)] = data
-        self._position = end
-        return len(data)
-
-    def _read(self, start: int, end: int) -> bytes:
-        first, last = start // _BLOCK, (end - 1) // _BLOCK
-        missing = [number for number in range(first, last + 1) if number not in self._blocks]
-        if missing:
-            low = missing[0] * _BLOCK
-            high = min((missing[-1] + 1) * _BLOCK, self._size) - 1
-            data, size = self._ask(low, high)
-            if size != self._size:
-                raise self._lie(f"the file has {size} bytes, not {self._size}")
-            for number in range(missing[0], missing[-1] + 1):
-                at = number * _BLOCK - low
-                self._blocks[number] = data[at : at + _BLOCK]
-        whole = b"".join(self._blocks[number] for number in range(first, last + 1))
-        return whole[start - first * _BLOCK : end - first * _BLOCK]
-
-    def _ask(self, low: int, high: int) -> tuple[bytes, int]:
-        headers = {"Range": f"bytes={low}-{high}", "Accept-Encoding": "identity"}
-        with self._http.get(self._url, headers=headers, timeout=60, stream=True) as answer:
-            if answer.status_code != 206:
-                raise self._lie(f"it answered {answer.status_code} instead of 206")
-            found = _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
-            if found is None or (int(found[1]), int(found[2])) != (low, high):
-                raise self._lie("it sent another range than it was asked for")
-            data = answer.content
-        if len(data) != high - low + 1:
-            raise self._lie(f"it sent {len(data)} bytes instead of {high - low + 1}")
-        return data, int(found[3])
-
-    def _lie(self, what: str) -> KvpatchError:
-        return KvpatchError(
-            "bad-range",
-            f"the server of {without_credentials(self._url)} can't be read in parts: {what}",
-            "use an index that serves range requests",
-            ExitCode.ENVIRONMENT,
-        )
+_SCHEMA = 1
 
 
 def read_members(
-    wheel: Wheel, paths: Sequence[str], cache: Path, http: requests.Session | None = None
+    wheel: Wheel,
+    paths: Sequence[str],
+    cache_dir: Path,
+    *,
+    session: requests.Session | None = None,
 ) -> Mapping[str, bytes | None]:
-    """Members of a wheel by path; None for one that the wheel doesn't have.
+    """The members of one wheel by path, None for each that it doesn't have.
 
-    Several processes may share the cache; what is in it is checked by its hash.
+    Each is checked by the CRC of the wheel when it is fetched, and by its sha256 when it comes from
+    ``cache_dir``, which several processes may use at once.
 
     Raises:
-        KvpatchError: ``bad-range``, ``bad-wheel`` or ``no-index``; exit 4.
+        KvpatchError: ``no-network``, ``bad-wheel``, ``no-cache``, ``no-validate-extra``; exit 4.
     """
-    folder = cache / hashlib.sha256((wheel.sha256 or wheel.url).encode()).hexdigest()[:32]
-    found: dict[str, bytes | None] = {}
-    for path in paths:
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            found[path] = _kept(folder, path)
-    missing = [path for path in paths if path not in found]
-    if missing:
-        fetched = _fetch(wheel, missing, http or session())
-        for path, content in fetched.items():
-            _keep(folder, path, content)
-        found.update(fetched)
-    return found
+    kept = _manifest(wheel, cache_dir)
+    members = {path: _kept_member(kept, path, cache_dir) for path in paths}
+    wanting = [path for path, found in members.items() if isinstance(found, _Wanting)]
+    if wanting:
+        if session is None:
+            with connection(configured()) as own:
+                fetched = _fetch(wheel, wanting, own)
+        else:
+            fetched = _fetch(wheel, wanting, session)
+        _keep(wheel, fetched, cache_dir)
+        members.update(fetched)
+    return {path: data for path, data in members.items() if not isinstance(data, _Wanting)}
+
+
+def read_many(
+    wheels: Sequence[Wheel], paths: Sequence[str], cache_dir: Path, *, threads: int = 8
+) -> Mapping[Wheel, Mapping[str, bytes | None]]:
+    """:func:`read_members` of many wheels over a few connections that are kept open.
+
+    Raises:
+        KvpatchError: as :func:`read_members`, for the first wheel that fails.
+    """
+    index = configured()
+
+    def read(wheel: Wheel) -> Mapping[str, bytes | None]:
+        return read_members(wheel, paths, cache_dir, session=session)
+
+    with connection(index, threads=threads) as session, ThreadPoolExecutor(threads) as pool:
+        try:
+            return dict(zip(wheels, pool.map(read, wheels), strict=True))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+class _Wanting:
+    """A member that the cache doesn't tell of."""
+
+
+class RangedFile(io.RawIOBase):
+    """A seekable file over explicit ranges of a URL. Suffix ranges are not answered everywhere."""
+
+    def __init__(self, session: requests.Session, url: str, size: int | None, what: str) -> None:
+        super().__init__()
+        self._session = session
+        self._url = url
+        self._what = what
+        self._position = 0
+        self._spans: list[tuple[int, bytes]] = []
+        self._size = self._ask_size() if size is None else size
+        self.fetch(max(0, self._size - _TAIL), self._size)
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def tell(self) -> int:
+        """The position in bytes."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Moves within the file.
+
+        Raises:
+            ValueError: before its start.
+        """
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        if base + offset < 0:
+            raise ValueError("seek before the start of the file")
+        self._position = base + offset
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Exactly that many bytes, fewer only at the end."""
+        end = self._size if size is None or size < 0 else self._position + size
+        start, end = self._position, min(end, self._size)
+        if start >= end:
+            return b""
+        span = self._span(start, end)
+        if span is None:
+            self.fetch(start, max(end, start + _LEAST))
+            span = self._span(start, end)
+            assert span is not None
+        self._position = end
+        return span
+
+    def fetch(self, start: int, end: int) -> None:
+        """Makes that stretch (in bytes, without its end) ready to be read."""
+        end = min(end, self._size)
+        if start < end and self._span(start, end) is None:
+            data, total = self._ask(start, end)
+            if total != self._size:
+                raise _bad_wheel(self._what, "has another size than the index says")
+            self._spans.append((start, data))
+
+    def _span(self, start: int, end: int) -> bytes | None:
+        for begin, data in reversed(self._spans):
+            if begin <= start and end <= begin + len(data):
+                return data[start - begin : end - begin]
+        return None
+
+    def _ask_size(self) -> int:
+        return self._ask(0, 1)[1]
+
+    def _ask(self, start: int, end: int) -> tuple[bytes, int]:
+        import requests
+
+        # Coded otherwise than "identity", a range is one of the coded bytes.
+        headers = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
+        try:
+            # Streamed, because a server that ignores the range sends half a gigabyte.
+            with self._session.get(
+                self._url, headers=headers, stream=True, timeout=TIMEOUT_S
+            ) as answer:
+                answer.raise_for_status()
+                told = _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", "").strip())
+                if answer.status_code != 206 or told is None:
+                    raise _no_ranges(self._what)
+                first, last, total = (int(number) for number in told.groups())
+                if (first, last) != (start, end - 1):
+                    raise _no_ranges(self._what)
+                data = answer.content
+        except requests.RequestException as error:
+            raise no_network(self._what, error) from None
+        if len(data) != end - start:
+            raise _bad_wheel(self._what, "broke off in the middle of a range")
+        return data, total
 
 
 def _fetch(
-    wheel: Wheel, paths: Sequence[str], http: requests.Session
+    wheel: Wheel, paths: Sequence[str], session: requests.Session
 ) -> Mapping[str, bytes | None]:
-    import requests
-
-    where = without_credentials(wheel.url)
+    file = RangedFile(session, wheel.url, wheel.size, wheel.filename)
+    members: dict[str, bytes | None] = {}
     try:
-        remote = io.BufferedReader(RemoteFile(http, wheel.url, wheel.size), _BLOCK)
-        with zipfile.ZipFile(remote) as archive:
-            names = set(archive.namelist())
-            return {path: archive.read(path) if path in names else None for path in paths}
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, ValueError) as error:
-        raise KvpatchError(
-            "bad-wheel",
-            f"{where} is not a wheel that can be read: {error}",
-            "report it to whoever keeps the index",
-            ExitCode.ENVIRONMENT,
-        ) from error
-    except requests.RequestException as error:
-        raise KvpatchError(
-            "no-index",
-            f"{where} can't be read: {type(error).__name__}",
-            "check the network and the configured index, then run it again",
-            ExitCode.ENVIRONMENT,
-        ) from error
+        with zipfile.ZipFile(file) as archive:
+            for path in paths:
+                try:
+                    info = archive.getinfo(path)
+                except KeyError:
+                    members[path] = None
+                    continue
+                if info.file_size > _MOST_MEMBER:
+                    raise _bad_wheel(wheel.filename, f"has an oversized {path}")
+                # The local header has a name and extra fields of its own before the data.
+                ahead = 30 + len(info.orig_filename.encode()) + len(info.extra) + 64
+                start = info.header_offset
+                file.fetch(start, start + ahead + info.compress_size)
+                members[path] = archive.read(info)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise _bad_wheel(wheel.filename, f"is not a sound wheel ({error})") from None
+    except (OSError, ValueError) as error:
+        raise _bad_wheel(wheel.filename, f"can't be read ({type(error).__name__})") from None
+    return members
 
 
-def _kept(folder: Path, path: str) -> bytes | None:
-    note = json.loads((folder / f"{_name(path)}.json").read_text("utf-8"))
-    if note["sha256"] is None:
+def _manifest_place(wheel: Wheel, cache_dir: Path) -> Path:
+    key = wheel.sha256 or hashlib.sha256(f"{wheel.filename} {wheel.url}".encode()).hexdigest()
+    return cache_dir / "wheels" / f"{wheel.distribution}-{wheel.version}-{key[:16]}.json"
+
+
+def _manifest(wheel: Wheel, cache_dir: Path) -> Mapping[str, str | None]:
+    """Path of a member to the sha256 of its bytes, null for one that the wheel doesn't have."""
+    try:
+        data = json.loads(_manifest_place(wheel, cache_dir).read_bytes())
+        if data["schema"] != _SCHEMA or data["wheel"] != [wheel.filename, wheel.sha256]:
+            return {}
+        members = data["members"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return members if isinstance(members, dict) else {}
+
+
+def _kept_member(
+    manifest: Mapping[str, str | None], path: str, cache_dir: Path
+) -> bytes | _Wanting | None:
+    if path not in manifest:
+        return _Wanting()
+    digest = manifest[path]
+    if digest is None:
         return None
-    content = (folder / _name(path)).read_bytes()
-    if hashlib.sha256(content).hexdigest() != note["sha256"]:
-        raise ValueError("the cache is damaged")
-    return content
+    try:
+        data = _blob_place(digest, cache_dir).read_bytes()
+    except (OSError, ValueError):
+        return _Wanting()
+    return data if hashlib.sha256(data).hexdigest() == digest else _Wanting()
 
 
-def _keep(folder: Path, path: str, content: bytes | None) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    digest = None if content is None else hashlib.sha256(content).hexdigest()
-    if content is not None:
-        _write(folder / _name(path), content)
-    note = {"path": path, "sha256": digest}
-    _write(folder / f"{_name(path)}.json", json.dumps(note).encode())
+def _keep(wheel: Wheel, members: Mapping[str, bytes | None], cache_dir: Path) -> None:
+    digests: dict[str, str | None] = {}
+    for path, data in members.items():
+        digests[path] = None if data is None else hashlib.sha256(data).hexdigest()
+        if data is not None:
+            write_atomically(_blob_place(str(digests[path]), cache_dir), data)
+    # Two processes at once can lose each other's entries here: they are fetched again, no more.
+    entry = {
+        "schema": _SCHEMA,
+        "wheel": [wheel.filename, wheel.sha256],
+        "members": {**_manifest(wheel, cache_dir), **digests},
+    }
+    write_atomically(_manifest_place(wheel, cache_dir), json.dumps(entry, indent=1).encode())
 
 
-def _write(path: Path, content: bytes) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    Path(temporary).replace(path)
+def _blob_place(digest: str, cache_dir: Path) -> Path:
+    if not re.fullmatch(r"[0-9a-f]{64}", str(digest)):
+        raise ValueError("not a sha256")
+    return cache_dir / "members" / digest[:2] / digest
 
 
-def _name(path: str) -> str:
-    return hashlib.sha256(path.encode()).hexdigest()[:32]
+def _no_ranges(what: str) -> KvpatchError:
+    return KvpatchError(
+        "no-ranges",
+        f"the server that holds {what} does not answer a range of bytes with that range",
+        "use an index whose file server supports HTTP ranges",
+        ExitCode.ENVIRONMENT,
+    )
+
+
+def _bad_wheel(what: str, why: str) -> KvpatchError:
+    return KvpatchError(
+        "bad-wheel",
+        f"{what} {why}",
+        "try again; if it stays so, the wheel on the index is damaged",
+        ExitCode.ENVIRONMENT,
+    )

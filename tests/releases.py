@@ -1,73 +1,99 @@
-"""Files of real releases, read from the configured index by ranges and kept outside the checkout.
+"""Files of real releases for the tests, read from the package index and kept in the cache folder.
 
-Nothing here is skipped where a download fails: the error goes up and fails the test, or the
-collection that needs the list of releases.
+Tests that use it are marked ``releases``. What can't be read fails them; nothing is skipped. The
+list of releases is asked for at most once an hour, so that all workers of one run collect the same.
 """
 
 from __future__ import annotations
 
-import functools
-import json
-import os
-import time
-from pathlib import Path
+import atexit
+import warnings
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
 
-from kvpatch.index import Wheel, releases
+from kvpatch.index import Wheel, configured, connection, kept_releases, releases
+from kvpatch.outcome import KvpatchError
 from kvpatch.ranged import read_members
+from kvpatch.stack import default_cache
 from packaging.version import Version
 
-LIST_LIVES = 3600
-FIRST = {"vllm": "0.8.5", "lmcache": "0.3.3"}
+if TYPE_CHECKING:
+    import requests
+
+FIRST = {"vllm": Version("0.8.5"), "lmcache": Version("0.3.3")}
 
 
-def cache_folder() -> Path:
-    """Where downloads are kept between runs."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "kvpatch" / "releases"
+class ReleaseFilesMissingError(Exception):
+    """Real files could not be had, so the tests on them can't say anything."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """A release to run a test on, and whether it is a pre-release."""
+
+    version: str
+    pre: bool
+
+    def __str__(self) -> str:
+        return self.version
 
 
 def vllm_releases() -> tuple[str, ...]:
-    """Every final release from 0.8.5 to the newest on the index."""
-    return _final("vllm")
+    """Every final release since 0.8.5, post releases included, by version."""
+    return tuple(str(wheel.version) for wheel in _wheels("vllm") if not wheel.version.is_prerelease)
 
 
-def lmcache_releases(*, pre: bool = False) -> tuple[str, ...]:
-    """Every release from 0.3.3 to the newest on the index; final ones alone unless told."""
-    if not pre:
-        return _final("lmcache")
-    first = Version(FIRST["lmcache"])
-    return tuple(version for version in _wheels("lmcache") if Version(version) >= first)
-
-
-def release_file(distribution: str, version: str, path: str) -> bytes:
-    """One file of one release."""
-    wheel = _wheels(distribution)[version]
-    content = read_members(wheel, [path], cache_folder())[path]
-    assert content is not None, f"{distribution} {version} has no {path}"
-    return content
-
-
-def _final(distribution: str) -> tuple[str, ...]:
-    first = Version(FIRST[distribution])
+def lmcache_releases() -> tuple[Release, ...]:
+    """Every release since 0.3.3, pre-releases included and marked, by version."""
     return tuple(
-        text
-        for text in _wheels(distribution)
-        if (version := Version(text)) >= first and not version.is_prerelease
+        Release(str(wheel.version), wheel.version.is_prerelease) for wheel in _wheels("lmcache")
     )
 
 
-@functools.cache
-def _wheels(distribution: str) -> dict[str, Wheel]:
-    """By version, oldest first; asked of the index at most once an hour."""
-    kept = cache_folder() / f"{distribution}.json"
-    if not kept.exists() or time.time() - kept.stat().st_mtime > LIST_LIVES:
-        rows = [
-            {**vars(wheel), "version": str(wheel.version)}
-            for wheel in releases(distribution, pre=True)
-        ]
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        fresh = kept.with_name(f"{kept.name}.{os.getpid()}")
-        fresh.write_text(json.dumps(rows))
-        fresh.replace(kept)
-    rows = json.loads(kept.read_text())
-    return {row["version"]: Wheel(**{**row, "version": Version(row["version"])}) for row in rows}
+def release_file(distribution: str, version: str, path: str) -> bytes:
+    """The bytes of a file as released.
+
+    Raises:
+        ReleaseFilesMissingError: it can't be read, or that release has no such file.
+    """
+    found = {wheel.version: wheel for wheel in _wheels(distribution)}.get(Version(version))
+    if found is None:
+        raise ReleaseFilesMissingError(f"the package index has no {distribution} {version}")
+    try:
+        data = read_members(found, [path], default_cache(), session=_session())[path]
+    except KvpatchError as error:
+        raise _failed(error) from error
+    if data is None:
+        raise ReleaseFilesMissingError(f"{found.filename} has no {path}")
+    return data
+
+
+@cache
+def _wheels(distribution: str) -> tuple[Wheel, ...]:
+    folder = default_cache()
+    wheels: Iterable[Wheel]
+    try:
+        wheels = releases(distribution, pre=True, cache=folder)
+    except KvpatchError as error:
+        wheels = kept_releases(distribution, cache=folder)
+        if not wheels:
+            raise _failed(error) from error
+        warnings.warn(f"an older list of releases is used: {error.message}", stacklevel=2)
+    return tuple(
+        wheel for wheel in wheels if wheel.version >= FIRST[distribution] and not wheel.yanked
+    )
+
+
+@cache
+def _session() -> requests.Session:
+    # Open until the process ends: its connections are what it is kept for.
+    opened = ExitStack()
+    atexit.register(opened.close)
+    return opened.enter_context(connection(configured()))
+
+
+def _failed(error: KvpatchError) -> ReleaseFilesMissingError:
+    return ReleaseFilesMissingError(f"{error.message}; {error.hint}")
