@@ -180,16 +180,25 @@ def show(patch_id: str, as_json: bool) -> None:
 @click.argument("name")
 @click.option("--gds-path", help="Folder on the fast storage, mounted, one for this pair alone.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the YAML there.")
+@click.option("--force", is_flag=True, help="Write over a file that is there already.")
 @_where
 @click.pass_obj
 def profile(
-    disk: Any, /, name: str, gds_path: str | None, output: Path | None, as_json: bool, **where: Any
+    disk: Any,
+    /,
+    name: str,
+    gds_path: str | None,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+    **where: Any,
 ) -> None:
     """Print the LMCache configuration for a use, such as gds-blend, as this pair understands it."""
     from . import verbs
 
-    report = verbs.profile(_place(where), name, gds_path, output, _disk(disk))
-    _finish(report, as_json)
+    place, settings = _place(where), {} if gds_path is None else {"gds_path": gds_path}
+    report = verbs.profile(place, name, settings, _disk(disk))
+    _finish(verbs.save_profile(report, output, force=force) if output else report, as_json)
 
 
 def main(arguments: list[str] | None = None, disk: Any = None) -> NoReturn:
@@ -278,6 +287,8 @@ def _print(report: Any, as_json: bool) -> ExitCode:
             elif report.text:
                 click.echo(report.text)
         if not as_json:
+            for note in report.notes:
+                click.echo(f"kvpatch: {note}", err=True)
             _print_errors(report.errors)
     except OSError as error:
         _silence(sys.stdout)

@@ -105,13 +105,14 @@ _STATUS = {
 
 @dataclass(frozen=True)
 class Report:
-    """What a verb has to say, before it is printed."""
+    """What a verb has to say, before it is printed; notes go to stderr, beside the text."""
 
     command: str
     text: str
     data: Mapping[str, Any] = field(default_factory=dict)
     exit_code: ExitCode = ExitCode.DONE
     errors: tuple[KvpatchError, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def envelope(self) -> str:
         """The JSON envelope, whose keys are the same for every verb."""

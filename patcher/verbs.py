@@ -12,11 +12,12 @@ from . import host as hosts
 from .fsops import Disk
 from .host import Choice, View, Where
 from .outcome import ExitCode, KvpatchError, Report
-from .plan import FilePlan
+from .plan import FilePlan, Options
 from .report import (
     RESTART,
     environment_line,
     patch_details,
+    patched,
     patches_text,
     plan_data,
     revert_text,
@@ -127,11 +128,68 @@ def show(patch_id: str) -> Report:
     return Report("show", patch_details(member), {"patch": _member_data(member)})
 
 
-def profile(
-    where: Where, name: str, gds_path: str | None, output: Path | None, disk: Disk
-) -> Report:
-    """The LMCache configuration for a use, as the installed pair understands it."""
-    raise NotImplementedError
+def profile(where: Where, name: str, settings: Mapping[str, str], disk: Disk) -> Report:
+    """The LMCache configuration for a use, as the installed LMCache understands it."""
+    from . import render, schema
+
+    host = hosts.open_host(where, disk, needs="lmcache")
+    found, source = host.tree.package("lmcache"), host.tree.source("lmcache", schema.CONFIG)
+    if found is None or source is None:
+        raise KvpatchError(
+            "no-schema",
+            f"there is no {schema.CONFIG} in the installed LMCache",
+            "reinstall LMCache, or take a release from 0.3.3 on",
+        )
+    vllm = host.tree.package("vllm")
+    brief = Choice(options=Options(brief=True))
+    registered = vllm is not None and patched(hosts.view(host, brief).plan)
+    pair = render.Pair(found.version, vllm.version if vllm else None, registered)
+    keys = schema.parse_schema(source.content, str(found.version))
+    made = render.render(name, keys, pair, settings)
+    missing = [need for need in made.needs if not need.present]
+    data = {
+        "profile": name,
+        "lmcache": str(pair.lmcache),
+        "vllm": str(pair.vllm) if pair.vllm else None,
+        "yaml": made.text,
+        "output": None,
+        "needs": [
+            {
+                "what": need.what,
+                "present": need.present,
+                "hint": None if need.present else need.hint,
+            }
+            for need in made.needs
+        ],
+    }
+    notes = tuple(f"not there: {need.what}: {need.hint}" for need in missing)
+    return Report("profile", made.text.rstrip("\n"), data, notes=notes)
+
+
+def save_profile(report: Report, output: Path, *, force: bool) -> Report:
+    """Write a profile's text to a file instead of printing it.
+
+    Raises:
+        KvpatchError: ``exists``, or ``not-written``.
+    """
+    try:
+        with output.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(f"{report.text}\n")
+    except FileExistsError as error:
+        raise KvpatchError(
+            "exists",
+            f"{output} is there already, and was left as it is",
+            "name another file, or write over it with --force",
+        ) from error
+    except OSError as error:
+        raise KvpatchError(
+            "not-written",
+            f"{output} can't be written: {error.strerror}",
+            "name a file in a folder that is there and may be written",
+            ExitCode.ENVIRONMENT,
+        ) from error
+    data = {**report.data, "output": str(output)}
+    return replace(report, text="", data=data, notes=(f"wrote {output}", *report.notes))
 
 
 @contextlib.contextmanager
