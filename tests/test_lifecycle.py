@@ -678,6 +678,21 @@ def test_no_space_left_is_exit_4_with_nothing_changed(site: FakeSite) -> None:
     assert snapshot(site.prefix) == before
 
 
+def test_a_replace_that_did_not_land_is_never_called_applied(site: FakeSite) -> None:
+    class Lazy(Disk):
+        def replace(self, source: Path, target: Path) -> None:
+            if target == site.worker:
+                source.unlink()
+            else:
+                super().replace(source, target)
+
+    before = snapshot(site.prefix)
+    ran = on(site, "apply", disk=Lazy())
+    assert (ran.code, ran.data["written"]) == (3, False)
+    assert "applied" not in ran.outcomes.values()
+    assert snapshot(site.prefix) == before
+
+
 # A running engine
 
 
