@@ -19,6 +19,7 @@ from pathlib import Path
 
 import libcst
 from kvpatch import series
+from kvpatch.fold import Memo
 from kvpatch.plan import Options, digest, plan
 from kvpatch.tree import FolderTree, Package
 from packaging.version import Version
@@ -134,7 +135,7 @@ def planning() -> Result:
     distinct = {digest(content): content for content in files.values()}
 
     def plan_all() -> None:
-        options = Options(rewrites={})
+        options = Options(memo=Memo())
         for version, content in files.items():
             tree = FolderTree({"vllm": Package("vllm", Version(version))}, {WORKER: content})
             plan(chosen, tree, options)

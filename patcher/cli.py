@@ -196,8 +196,10 @@ def profile(
     """Print the LMCache configuration for a use, such as gds-blend, as this pair understands it."""
     from . import verbs
 
-    place, settings = _place(where), {} if gds_path is None else {"gds_path": gds_path}
-    report = verbs.profile(place, name, settings, _disk(disk))
+    settings = {} if gds_path is None else {"gds_path": gds_path}
+    if output is not None:
+        settings["output"] = str(output.absolute())
+    report = verbs.profile(_place(where), name, settings, _disk(disk))
     _finish(verbs.save_profile(report, output, force=force) if output else report, as_json)
 
 

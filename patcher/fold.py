@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from .functions import differing, function_hashes
 from .outcome import Outcome
-from .patch import Judgement, Refusal, Target
+from .patch import Faithful, Judgement, Refusal, Target
 from .tree import Package, Provenance, Source, Tree
 
 if TYPE_CHECKING:
@@ -22,6 +22,26 @@ if TYPE_CHECKING:
 
 _MOST_NAMED = 8
 
+_Parsed = ast.Module | str
+"""A parsed text, or a sentence why it does not parse."""
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A text with patches folded over it, and whether it is the stock one without them."""
+
+    after: bytes
+    folded: _Parsed
+    faithful: Mapping[Faithful, Judgement]
+
+
+@dataclass
+class Memo:
+    """Texts parsed and rewritten so far, by their digests and those of the patches."""
+
+    parsed: dict[str, _Parsed] = field(default_factory=dict)
+    rewrites: dict[tuple[str, ...], Rewrite] = field(default_factory=dict)
+
 
 @dataclass(frozen=True)
 class Options:
@@ -29,8 +49,7 @@ class Options:
 
     ``thorough`` re-plans files that are ours by hash too; ``brief`` takes from the catalogue what
     planning a file of that hash came to, which is enough for a report but not for a change.
-    ``rewrites`` keeps what rewriting a text by a series came to, for plans over many releases
-    that share files.
+    ``memo`` keeps what was worked out, for plans over many releases that share files.
     """
 
     accept_foreign: bool = False
@@ -38,7 +57,7 @@ class Options:
     thorough: bool = False
     brief: bool = False
     known: Catalogue | None = None
-    rewrites: dict[tuple[str, ...], bytes] | None = None
+    memo: Memo | None = None
 
 
 @dataclass(frozen=True)
@@ -177,37 +196,29 @@ def _fold(
     base = file.original
     if not items:
         return replace(file, after=base, after_digest=digest(base)), {}
-    from . import rewrite
-
-    stock = _parsed(base)
+    memo = options.memo or Memo()
+    key = digest(base)
+    if key not in memo.parsed:
+        memo.parsed[key] = _parsed(base)
+    stock = memo.parsed[key]
     judgements = _judge(stock, package.release, items)
     told = {
         patch_id: TargetPlan(file.path, Outcome.ABSORBED, judgement.reason)
         for patch_id, judgement in judgements.items()
         if judgement.holds
     }
-    open_items = [(member, target) for member, target in items if member.id not in told]
-    if not open_items:
+    items = [(member, target) for member, target in items if member.id not in told]
+    if not items:
         return replace(file, after=base, after_digest=digest(base)), told
-    culprit = open_items[0][0].id
-    key = (digest(base), *(f"{m.digest} {t.path} {t.versions}" for m, t in open_items))
-    after = (options.rewrites or {}).get(key)
-    try:
-        if after is None:
-            module = rewrite.parse(base)
-            for member, target in open_items:
-                culprit = member.id
-                module = target.transform(module)
-            after = rewrite.generate(module)
-            if options.rewrites is not None:
-                options.rewrites[key] = after
-        if (fault := _fault(stock, _parsed(after), package.release, open_items)) is not None:
-            culprit, refusal = fault
-            return file, {**told, **_refuse(open_items, culprit, file.path, refusal)}
-    except Refusal as refusal:
-        return file, {**told, **_refuse(open_items, culprit, file.path, refusal)}
-    file = replace(file, after=after, after_digest=digest(after), patches=_digests(open_items))
-    for member, _ in open_items:
+    rewrite = _rewrite(base, stock, items, memo)
+    if isinstance(rewrite, Rewrite):
+        fault = _fault(rewrite, package.release, items)
+        rewrite = fault or rewrite
+    if isinstance(rewrite, tuple):
+        return file, {**told, **_refuse(items, *rewrite, file.path)}
+    after = rewrite.after
+    file = replace(file, after=after, after_digest=digest(after), patches=_digests(items))
+    for member, _ in items:
         if after == file.content:
             outcome, reason = Outcome.ALREADY, "in place as kvpatch wrote it"
         elif source.written.get(member.id) == member.digest:
@@ -218,28 +229,48 @@ def _fold(
     return file, told
 
 
-def _fault(
-    stock: _Parsed, folded: _Parsed, release: Version, items: Items
-) -> tuple[str, Refusal] | None:
-    """The first patch that the folded result speaks against, and why; None where none."""
-    first = items[0][0].id
+_Fault = tuple[str, Refusal]
+"""The id of the patch that can't go in, and why."""
+
+
+def _rewrite(base: bytes, stock: _Parsed, items: Items, memo: Memo) -> Rewrite | _Fault:
+    """Transform the text by each patch in turn; a text that was rewritten before is not anew."""
+    key = (digest(base), *(f"{m.digest} {t.path} {t.versions}" for m, t in items))
+    if key in memo.rewrites:
+        return memo.rewrites[key]
+    from . import rewrite
+
+    culprit = items[0][0].id
     if isinstance(stock, str):
-        return first, Refusal(Outcome.MISSING, f"this Python can't parse the file: {stock}")
+        sentence = f"this Python can't parse the file: {stock}"
+        return culprit, Refusal(Outcome.MISSING, sentence)
+    try:
+        module = parsed = rewrite.parse(base)
+        for member, target in items:
+            culprit = member.id
+            module = target.transform(module)
+        after = rewrite.generate(module)
+        rewrite.require_faithful(parsed, base, after)
+    except Refusal as refusal:
+        return culprit, refusal
+    folded = _parsed(after)
     if isinstance(folded, str):
-        return first, Refusal(Outcome.CONFLICT, f"the result does not parse: {folded}")
-    faithful = {member.patch.faithful for member, _ in items}
-    same = {check: check(stock, folded) for check in faithful}
-    works = _judge(folded, release, items)
+        return culprit, Refusal(Outcome.CONFLICT, f"the result does not parse: {folded}")
+    checks = {member.patch.faithful for member, _ in items}
+    done = Rewrite(after, folded, {check: check(stock, folded) for check in checks})
+    memo.rewrites[key] = done
+    return done
+
+
+def _fault(rewrite: Rewrite, release: Version, items: Items) -> _Fault | None:
+    """The first patch whose checks the folded result does not hold; None where all do."""
+    works = _judge(rewrite.folded, release, items)
     for member, _ in items:
-        for judgement in (works[member.id], same[member.patch.faithful]):
+        for judgement in (works[member.id], rewrite.faithful[member.patch.faithful]):
             if not judgement.holds:
                 sentence = f"{member.id} would not do its work: {judgement.reason}"
                 return member.id, Refusal(Outcome.CONFLICT, sentence)
     return None
-
-
-_Parsed = ast.Module | str
-"""A parsed text, or a sentence why it does not parse."""
 
 
 def _parsed(content: bytes) -> _Parsed:
@@ -259,7 +290,7 @@ def _judge(parsed: _Parsed, release: Version, items: Items) -> Mapping[str, Judg
     return {member.id: verdicts[member.patch.post_condition] for member, _ in items}
 
 
-def _refuse(items: Items, culprit: str, path: str, refusal: Refusal) -> Mapping[str, TargetPlan]:
+def _refuse(items: Items, culprit: str, refusal: Refusal, path: str) -> Mapping[str, TargetPlan]:
     """The culprit's own outcome; the others of the file can't go in without it."""
     waiting = f"{culprit} of the same file was refused"
     return {

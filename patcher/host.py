@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,17 +14,14 @@ from . import catalogue as catalogue_module
 from .fsops import Disk
 from .installed import InstalledTree, Site
 from .journal import Store
-from .locate import Environment, compile_in_target, file_facts, locate
-from .outcome import ExitCode, KvpatchError, Outcome
-from .plan import GOAL, FilePlan, Options, PatchPlan, Plan, plan
+from .locate import Environment, locate
+from .plan import Options, Plan, plan
 from .series import Selection, discover, select
 from .staleness import CHANGED, MISSING, OURS, REINSTALLED, STALE, staleness
 from .steps import SiteState
-from .target_probe import UNKNOWN_VERSION
 
 if TYPE_CHECKING:
     from .processes import Running
-    from .transaction import FileReport, SiteChanges
 
 
 @dataclass(frozen=True)
@@ -103,7 +100,7 @@ class Standing:
     @property
     def revertible(self) -> bool:
         """Whether a revert gets on with it."""
-        return self.state in (OURS, REINSTALLED)
+        return self.state in (OURS, REINSTALLED, MISSING)
 
     @property
     def sentence(self) -> str:
@@ -116,7 +113,7 @@ _SENTENCES = {
     REINSTALLED: "was reinstalled and is pristine again",
     STALE: "is stale: its distribution was installed anew since",
     CHANGED: "was changed since kvpatch wrote it; `kvpatch revert --force` keeps a copy of that",
-    MISSING: "is not there any more",
+    MISSING: "is not there any more; revert puts the original back",
 }
 
 
@@ -128,25 +125,6 @@ class View:
     selection: Selection
     plan: Plan
     running: tuple[Running, ...] = ()
-
-
-@dataclass(frozen=True)
-class Reverted:
-    """What ``revert`` came to, file by file, and where copies were kept."""
-
-    host: Host
-    files: tuple[FileReport, ...]
-    archives: tuple[Path, ...]
-    written: bool
-
-
-@dataclass(frozen=True)
-class Applied:
-    """What ``apply`` came to: the plan as it now stands, and whether anything was written."""
-
-    view: View
-    written: bool
-    refusal: KvpatchError | None = None
 
 
 def open_host(where: Where, disk: Disk, *, needs: str | None = "vllm") -> Host:
@@ -175,239 +153,3 @@ def view(host: Host, choice: Choice) -> View:
     selection = select(discover(), host.versions, choice.only, choice.skip)
     options = replace(choice.options, known=catalogue_module.load())
     return View(host, selection, plan(selection.series, host.tree, options))
-
-
-def apply(
-    host: Host, choice: Choice, disk: Disk, *, while_running: bool = False, dry_run: bool = False
-) -> Applied:
-    """Put the chosen patches in, all or nothing; a dry run does all but write.
-
-    Raises:
-        KvpatchError: where nothing could be planned at all. What keeps a plan from being applied
-            comes back as the refusal; nothing is changed then.
-    """
-    from .transaction import commit, recover
-
-    if host.interrupted and not dry_run:
-        recover(host.places, disk=disk)
-        host = open_host(host.where, disk)
-    seen = view(host, choice)
-    try:
-        refuse(seen)
-        if seen.plan.changes and not while_running:
-            seen = replace(seen, running=_running(host.environment))
-            refuse_running(seen.running)
-        check_target(host, seen.plan.changes)
-        if dry_run or not seen.plan.changes:
-            return Applied(seen, written=False)
-        prefixes = bytecode_prefixes(host.environment)
-        commit(_site_changes(host, seen), disk=disk, pycache_prefixes=prefixes)
-    except KvpatchError as error:
-        return Applied(seen, written=False, refusal=error)
-    done = View(_reread(host), seen.selection, _as_applied(seen.plan), seen.running)
-    return Applied(done, written=True)
-
-
-def _reread(host: Host) -> Host:
-    """The host with its journals as they are now."""
-    sites = {
-        folder: replace(site, journal=site.store.read()) for folder, site in host.sites.items()
-    }
-    return replace(host, tree=replace(host.tree, sites=sites))
-
-
-def revert(
-    where: Where, disk: Disk, *, dry_run: bool, force: bool, while_running: bool
-) -> Reverted:
-    """Put every original back, by the journals alone.
-
-    Raises:
-        KvpatchError: where a file was changed since, or the environment does not let it happen.
-    """
-    from .transaction import revert as put_back
-
-    host = open_host(where, disk, needs=None if where.site else "vllm")
-    put = partial(
-        put_back,
-        host.places,
-        disk=disk,
-        force=force,
-        current=host.tree.distribution_states,
-        pycache_prefixes=bytecode_prefixes(host.environment),
-    )
-    if not while_running and put(dry_run=True).files:
-        refuse_running(_running(host.environment))
-    done = put(dry_run=dry_run)
-    return Reverted(host, done.files, done.archives, written=done.transaction is not None)
-
-
-def refuse(seen: View) -> None:
-    """See that a plan may be applied.
-
-    Raises:
-        KvpatchError: ``refused``, naming the first patch and its reason; ``unsupported``, where
-            nothing cures the missing registration for this release.
-    """
-    if seen.plan.refused:
-        first = seen.plan.refused[0]
-        raise KvpatchError(
-            f"patch-{first.outcome.value}",
-            f"{first.id} is {first.outcome.value}: {first.reason}",
-            _way_out(first),
-        )
-    if not seen.plan.goal_holds:
-        raise goal_missed(seen)
-
-
-def goal_missed(seen: View) -> KvpatchError:
-    """The error for a release for which no chosen patch cures the missing registration."""
-    installed = seen.host.environment.packages["vllm"]
-    cures = [m.patch for m in discover().members if GOAL in m.patch.cures]
-    if installed.version == UNKNOWN_VERSION:
-        return KvpatchError(
-            "unknown-version",
-            f"which vLLM is in {installed.site} is not known: no installed distribution claims it",
-            "reinstall vLLM with pip or uv, so that its metadata and RECORD are there again",
-        )
-    if any(patch.in_range(seen.host.versions["vllm"]) for patch in cures):
-        return KvpatchError(
-            "goal-missed",
-            "none of the chosen patches registers the model, so CacheBlend can't start",
-            "leave the choice to kvpatch: run it without --only and --skip",
-        )
-    return KvpatchError(
-        "unsupported",
-        f"vLLM {installed.version} is not supported: no patch registers its model with LMCache",
-        f"install a supported vLLM: {_widest([patch.versions for patch in cures])}",
-    )
-
-
-def _widest(ranges: Sequence[str]) -> str:
-    """The ranges that no other one contains, as far as their clauses show it."""
-    clauses = {text: frozenset(text.split(",")) for text in ranges}
-    return " or ".join(
-        text for text, own in clauses.items() if not any(own > other for other in clauses.values())
-    )
-
-
-def _way_out(first: PatchPlan) -> str:
-    if first.outcome is Outcome.FOREIGN:
-        return (
-            f"reinstall {first.distribution} {first.version} and apply again; "
-            "`--accept-foreign` patches on top of an edit, "
-            "`--allow-unverified` trusts a file that has no hash"
-        )
-    if first.outcome is Outcome.CONFLICT:
-        return f"make the file a plain one again: reinstall {first.distribution}, then apply"
-    return "this release needs a newer kvpatch; `kvpatch validate` shows the releases that fit"
-
-
-def refuse_running(found: Sequence[Running]) -> None:
-    """See that no engine runs on the files that are to be replaced.
-
-    Raises:
-        KvpatchError: ``running``, with the pids.
-    """
-    if found:
-        pids = ", ".join(str(process.pid) for process in found)
-        raise KvpatchError(
-            "running",
-            f"vLLM is running from this environment (pid {pids})",
-            "stop it first, or go on with --while-running and restart it afterwards",
-        )
-
-
-def check_target(host: Host, changes: Sequence[FilePlan]) -> None:
-    """See that every file can be replaced and that the target interpreter compiles the result.
-
-    Raises:
-        KvpatchError: ``read-only`` or ``does-not-compile``.
-    """
-    for change in changes:
-        site = host.environment.packages[change.package].site
-        facts = file_facts(site / change.path)
-        if not facts.writable:
-            raise KvpatchError(
-                "read-only",
-                f"{site / change.path} can't be replaced: {facts.reason}",
-                "run as a user who may write there, or patch the image that it comes from",
-                ExitCode.ENVIRONMENT,
-            )
-    interpreter = host.environment.interpreter
-    if interpreter is not None:
-        sources = {change.path: change.after for change in changes if change.after is not None}
-        for path, error in compile_in_target(interpreter, sources).items():
-            raise KvpatchError(
-                "does-not-compile",
-                f"the patched {path} does not compile with {interpreter.executable}: {error}",
-                "nothing was changed; report this with the output of `kvpatch diff`",
-            )
-
-
-def _running(environment: Environment) -> tuple[Running, ...]:
-    from .processes import running
-
-    return running(environment)
-
-
-def _site_changes(host: Host, seen: View) -> list[SiteChanges]:
-    from .transaction import Change, SiteChanges
-
-    states = host.tree.distribution_states
-    result = []
-    for site in host.sites.values():
-        here = [
-            file
-            for file in seen.plan.changes
-            if host.environment.packages[file.package].site == site.path
-        ]
-        drops = tuple(file.path for file in here if file.after == file.original)
-        changes = tuple(
-            Change(
-                path=file.path,
-                distribution=file.distribution,
-                original=file.original,
-                after=file.after,
-                patches=dict(file.patches),
-                basis=file.basis,
-            )
-            for file in here
-            if file.after is not None and file.path not in drops
-        )
-        if here:
-            known = {file.distribution: states[file.distribution] for file in here}
-            result.append(SiteChanges(site.path, site.store, known, changes, drops))
-    return result
-
-
-def _as_applied(planned: Plan) -> Plan:
-    """The plan once it is committed: what was pending is applied, and the files are ours."""
-    patches = tuple(
-        replace(
-            patch,
-            outcome=Outcome.APPLIED if patch.outcome is Outcome.PENDING else patch.outcome,
-            reason="put in" if patch.outcome is Outcome.PENDING else patch.reason,
-            targets=tuple(
-                replace(target, outcome=Outcome.APPLIED, reason="put in")
-                if target.outcome is Outcome.PENDING
-                else target
-                for target in patch.targets
-            ),
-        )
-        for patch in planned.patches
-    )
-    files = tuple(
-        replace(file, state="pristine" if file.after == file.original else "ours")
-        if file.pending
-        else file
-        for file in planned.files
-    )
-    return Plan(patches, files)
-
-
-def bytecode_prefixes(environment: Environment) -> tuple[str, ...]:
-    """Where the target keeps bytecode apart from the sources, if it does."""
-    interpreter = environment.interpreter
-    if interpreter is None or interpreter.pycache_prefix is None:
-        return ()
-    return (interpreter.pycache_prefix,)

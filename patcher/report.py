@@ -6,10 +6,12 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from .host import Reverted, Standing, View
+from .application import Reverted
+from .host import Standing, View
 from .outcome import Outcome
 from .plan import FilePlan, PatchPlan, Plan
 from .series import Member
+from .staleness import REINSTALLED
 
 PUT_BACK = "put-back"
 RESTART = "restart vLLM: a running engine keeps the code it started with"
@@ -137,7 +139,7 @@ def _back_answer(standings: Sequence[Standing]) -> str:
     stuck = [item for item in standings if not item.revertible]
     if stuck:
         return f"not as it stands: {stuck[0].path} {stuck[0].sentence}"
-    count = sum(item.ours for item in standings)
+    count = sum(item.state != REINSTALLED for item in standings)
     if not count:
         return "nothing to take back: what kvpatch wrote was reinstalled since"
     files = "1 file" if count == 1 else f"{count} files"

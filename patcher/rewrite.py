@@ -7,6 +7,7 @@ as much as the parse. Edits rebuild only the nodes between the module and the an
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar
@@ -39,8 +40,45 @@ def parse(content: bytes) -> cst.Module:
 
 
 def generate(module: cst.Module) -> bytes:
-    """The bytes of a module in its own encoding."""
-    return module.bytes
+    """The bytes of a module in its own encoding.
+
+    Raises:
+        Refusal: ``missing``, where libcst can't write it.
+    """
+    try:
+        return module.bytes
+    except RecursionError:
+        sentence = "libcst can't write the file: an expression in it is too deep"
+        raise Refusal(Outcome.MISSING, sentence) from None
+
+
+def require_faithful(stock: cst.Module, base: bytes, after: bytes) -> None:
+    """See that libcst gives back every byte that the edits left alone.
+
+    libcst 1.9 does not keep the indent of a line that is but a backslash, for one. Where all lines
+    of the base are in the result, it did; else the base is written once more to compare.
+
+    Raises:
+        Refusal: ``conflict``, where it does not.
+    """
+    if not _all_kept(base, after) and generate(stock) != base:
+        sentence = "libcst would not give the file back byte for byte"
+        raise Refusal(Outcome.CONFLICT, sentence)
+
+
+def _all_kept(base: bytes, after: bytes) -> bool:
+    """Whether every line of the base is in the result, as it was or further indented."""
+    before, then = Counter(base.splitlines()), Counter(after.splitlines())
+    if base.count(b"\r") > after.count(b"\r") or base.count(b"\n") > after.count(b"\n"):
+        return False
+    gained = list((then - before).elements())
+    for line in (before - then).elements():
+        deeper = (new for new in gained if new.endswith(line) and new[: -len(line)].isspace())
+        found = next(deeper, None)
+        if found is None:
+            return False
+        gained.remove(found)
+    return True
 
 
 def statement(module: cst.Module, text: str) -> Statement:

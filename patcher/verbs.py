@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from . import application
 from . import host as hosts
 from .fsops import Disk
 from .host import Choice, View, Where
@@ -49,7 +50,7 @@ def apply(
 ) -> Report:
     """Put the patches in, all or nothing."""
     host = hosts.open_host(where, disk)
-    done = hosts.apply(host, choice, disk, while_running=while_running, dry_run=dry_run)
+    done = application.apply(host, choice, disk, while_running=while_running, dry_run=dry_run)
     if done.refusal is not None:
         text = "\n".join([environment_line(done.view), "", patches_text(done.view.plan)])
         data = {**plan_data(done.view), "written": False, "dry_run": dry_run}
@@ -75,7 +76,7 @@ def verify(where: Where, choice: Choice, disk: Disk) -> Report:
         data = plan_data(seen)
     errors = []
     if not seen.plan.goal_holds:
-        errors.append(hosts.goal_missed(seen))
+        errors.append(application.goal_missed(seen))
     errors += [
         KvpatchError(
             f"patch-{patch.outcome.value}",
@@ -98,7 +99,9 @@ def verify(where: Where, choice: Choice, disk: Disk) -> Report:
 
 def revert(where: Where, disk: Disk, *, dry_run: bool, force: bool, while_running: bool) -> Report:
     """Put every file back byte for byte, by the journal alone."""
-    done = hosts.revert(where, disk, dry_run=dry_run, force=force, while_running=while_running)
+    done = application.revert(
+        where, disk, dry_run=dry_run, force=force, while_running=while_running
+    )
     data = {
         "written": done.written,
         "dry_run": dry_run,
@@ -114,7 +117,7 @@ def revert(where: Where, disk: Disk, *, dry_run: bool, force: bool, while_runnin
 def list_patches() -> Report:
     """The patches in series order."""
     members = discover().members
-    data = {"patches": [_member_data(member) for member in members]}
+    data = {"series": [_member_data(member) for member in members]}
     return Report("list", series_text(members), data)
 
 
@@ -142,27 +145,27 @@ def profile(where: Where, name: str, settings: Mapping[str, str], disk: Disk) ->
         )
     vllm = host.tree.package("vllm")
     brief = Choice(options=Options(brief=True))
-    registered = vllm is not None and patched(hosts.view(host, brief).plan)
+    registered = patched(hosts.view(host, brief).plan) if vllm else None
     pair = render.Pair(found.version, vllm.version if vllm else None, registered)
     keys = schema.parse_schema(source.content, str(found.version))
     made = render.render(name, keys, pair, settings)
-    missing = [need for need in made.needs if not need.present]
     data = {
         "profile": name,
-        "lmcache": str(pair.lmcache),
-        "vllm": str(pair.vllm) if pair.vllm else None,
+        "lmcache": str(found.version),
+        "vllm": str(vllm.version) if vllm else None,
         "yaml": made.text,
-        "output": None,
+        "output": settings.get("output"),
         "needs": [
-            {
-                "what": need.what,
-                "present": need.present,
-                "hint": None if need.present else need.hint,
-            }
+            {"id": need.id, "what": need.what, "present": need.present, "hint": need.hint}
             for need in made.needs
         ],
+        "warnings": list(made.warnings),
     }
-    notes = tuple(f"not there: {need.what}: {need.hint}" for need in missing)
+    missing = [
+        f"not in place: {need.what}: {need.hint}" for need in made.needs if need.present is not True
+    ]
+    warnings = [f"warning: {warning}" for warning in made.warnings]
+    notes = (*missing, *warnings, *made.notes)
     return Report("profile", made.text.rstrip("\n"), data, notes=notes)
 
 
@@ -188,8 +191,7 @@ def save_profile(report: Report, output: Path, *, force: bool) -> Report:
             "name a file in a folder that is there and may be written",
             ExitCode.ENVIRONMENT,
         ) from error
-    data = {**report.data, "output": str(output)}
-    return replace(report, text="", data=data, notes=(f"wrote {output}", *report.notes))
+    return replace(report, text="", notes=(f"wrote {output}", *report.notes))
 
 
 @contextlib.contextmanager
@@ -219,7 +221,9 @@ def _no_diff(seen: View) -> str:
         reason = seen.plan.refused[0].reason
     else:
         reason = (
-            "everything is in place" if seen.plan.goal_holds else hosts.goal_missed(seen).message
+            "everything is in place"
+            if seen.plan.goal_holds
+            else application.goal_missed(seen).message
         )
     return f"apply would change nothing: {reason}"
 

@@ -199,7 +199,6 @@ def test_the_example_that_python_takes_and_libcst_does_not_is_still_one() -> Non
         libcst.parse_module(PYTHON_ONLY)
 
 
-@pytest.mark.xfail(reason="rewrite.generate lets libcst's RecursionError through")
 def test_a_long_expression_that_python_cant_walk_is_no_bug(tmp_path: Path) -> None:
     long = f"\nx = {'+'.join(['1'] * 1500)}\n"
     site = make_site(tmp_path, worker=LATE + long)
@@ -210,7 +209,6 @@ def test_a_long_expression_that_python_cant_walk_is_no_bug(tmp_path: Path) -> No
     assert site.worker.read_text() == LATE + long
 
 
-@pytest.mark.xfail(reason="libcst moves these backslashes, and nobody compares its round trip")
 @pytest.mark.parametrize(
     "odd",
     [

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 from kvpatch import catalogue
+from kvpatch.fold import Memo
 from kvpatch.outcome import Outcome
 from kvpatch.patch import Condition, Judgement, Patch, Refusal, Target
 from kvpatch.plan import Options, Plan, digest, plan
@@ -390,13 +391,13 @@ def _loaded(text: str) -> catalogue.Catalogue:
 
 
 def test_a_rewrite_that_is_kept_is_used_again_and_comes_to_the_same_plan() -> None:
-    kept: dict[tuple[str, ...], bytes] = {}
-    first = planned(EARLY, "0.10.0", options=Options(rewrites=kept))
-    assert list(kept.values()) == [written(first)]
-    again = planned(EARLY, "0.10.2", options=Options(rewrites=kept))
+    kept = Memo()
+    first = planned(EARLY, "0.10.0", options=Options(memo=kept))
+    assert [item.after for item in kept.rewrites.values()] == [written(first)]
+    again = planned(EARLY, "0.10.2", options=Options(memo=kept))
     assert written(again) == written(first)
-    assert len(kept) == 1
-    assert outcomes(planned(EARLY, "0.10.0", ids=["KV001"], options=Options(rewrites=kept))) == {
+    assert len(kept.rewrites) == len(kept.parsed) == 1
+    assert outcomes(planned(EARLY, "0.10.0", ids=["KV001"], options=Options(memo=kept))) == {
         "KV001": Outcome.CONFLICT
     }
     assert written(first) == written(planned(EARLY, "0.10.0"))

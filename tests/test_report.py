@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from kvpatch.host import Host, Reverted, Standing, View
+from kvpatch.application import Reverted
+from kvpatch.host import Host, Standing, View
 from kvpatch.locate import Environment, Installed
 from kvpatch.outcome import Outcome
 from kvpatch.plan import FilePlan, PatchPlan, Plan, digest
@@ -158,7 +159,7 @@ def test_a_patched_host_on_which_apply_would_refuse_something_else_is_still_patc
         (["reinstalled"], "nothing to take back: what kvpatch wrote was reinstalled since"),
         (["stale"], "not as it stands: vllm/a.py is stale"),
         (["ours", "changed"], "not as it stands: vllm/a.py was changed since kvpatch wrote it"),
-        (["missing"], "not as it stands: vllm/a.py is not there any more"),
+        (["missing"], "yes, `kvpatch revert` puts 1 file back byte for byte"),
     ],
 )
 def test_status_answers_whether_it_can_be_taken_back(states: list[str], said: str) -> None:

@@ -75,7 +75,7 @@ def test_revert_has_exactly_the_documented_keys(site: FakeSite) -> None:
 
 
 def test_list_and_show_say_all_that_a_patch_declares() -> None:
-    listed = kvpatch("list", "--json").data["patches"]
+    listed = kvpatch("list", "--json").data["series"]
     assert [patch["id"] for patch in listed] == ["KV001", "KV002"]
     assert kvpatch("show", "KV002", "--json").data == {"patch": listed[1]}
     assert list(listed[0]) == [
