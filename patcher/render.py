@@ -1,12 +1,14 @@
-"""Profiles: an LMCache configuration for a use, in the keys that one release understands."""
+"""LMCache configurations for a use: templates from ``profiles/``, in the keys of one release."""
 
 from __future__ import annotations
 
+import json
+import shlex
 import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from difflib import get_close_matches
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from importlib import resources
+from pathlib import PurePosixPath
 from typing import Any
 
 import yaml
@@ -17,186 +19,318 @@ from . import __version__
 from .outcome import ExitCode, KvpatchError
 from .schema import Schema
 
-_WIDTH = 96
-CORRUPTS = SpecifierSet(">=0.3.7,<0.5.4rc3", prereleases=True)
-"""LMCache releases that pair GDS chunks with wrong keys (fixed in 0.5.4rc3)."""
-
-LAYERWISE_SETTING = SpecifierSet(">=0.17", prereleases=True)
-"""vLLM releases in which a bare ``use_layerwise`` chooses piecewise CUDA graphs."""
+_WIDTH = 98
+_OUTPUT = "output"
+# From here on vLLM reads use_layerwise in the connector's extra config to choose its CUDA graphs.
+_BARE_SETTING = Version("0.17.0")
 
 
 @dataclass(frozen=True)
-class Pair:
-    """The installed LMCache, the installed vLLM if there is one, and whether it is patched."""
+class ProfileNeed:
+    """Something that has to hold besides a profile's file; ``present`` is None where it is unknown.
 
-    lmcache: Version
-    vllm: Version | None = None
-    registered: bool = False
+    ``ids`` are those of patches of this kvpatch, or letters for what it has no patch for. The
+    sentence also says what to do where it is not known to be present.
+    """
+
+    ids: tuple[str, ...]
+    sentence: str
+    present: bool | None
 
 
 @dataclass(frozen=True)
-class Requirement:
-    """Something a profile needs beside its keys; ``present`` is False where it is not there."""
+class ProfileInfo:
+    """What a template says of itself. ``tested`` has a specifier set for each distribution."""
 
-    what: str
-    present: bool
-    hint: str
+    name: str
+    purpose: str
+    needs: tuple[str, ...]
+    tested: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """A profile's YAML text, and what it needs."""
+    """A configuration, and what has to be known of it: for stderr too, not only in its header."""
 
     text: str
-    needs: tuple[Requirement, ...]
+    needs: tuple[ProfileNeed, ...]
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def runs(self) -> bool:
+        """Whether all that it needs is known to be in place."""
+        return all(need.present for need in self.needs)
 
 
-def profiles() -> tuple[str, ...]:
-    """The names of the profiles that come with this kvpatch."""
-    folder = resources.files("kvpatch.profiles")
-    names = [item.name for item in folder.iterdir() if item.name.endswith(".yaml")]
-    return tuple(sorted(name.removesuffix(".yaml") for name in names))
+def profiles() -> tuple[ProfileInfo, ...]:
+    """What there is to render, by name."""
+    found = []
+    for name in _names():
+        template = _template(name)
+        needs = tuple(str(need["what"]) for need in template["needs"])
+        found.append(ProfileInfo(name, str(template["purpose"]), needs, template["tested"]))
+    return tuple(found)
 
 
-def render(name: str, schema: Schema, pair: Pair, settings: Mapping[str, str]) -> Rendered:
-    """The profile as YAML for this pair.
+def render(
+    profile: str,
+    schema: Schema,
+    *,
+    lmcache: Version,
+    vllm: Version | None,
+    registration: bool | None,
+    settings: Mapping[str, str],
+) -> Rendered:
+    """The profile in the keys that this LMCache defines, as ASCII YAML with comments.
 
     Args:
-        name: of the profile.
+        profile: one of :func:`profiles`.
         schema: the keys of the installed LMCache.
-        pair: what is installed.
-        settings: values for the template, such as ``gds_path``.
+        lmcache: its version.
+        vllm: that of the installed vLLM, None where there is none.
+        registration: whether the patches that tell LMCache of the model are in place, None where
+            nobody looked.
+        settings: those of the template (``gds_path``: an absolute folder), and ``output``: the
+            absolute path of the file that the text will be in.
 
     Raises:
-        KvpatchError: ``unknown-profile``; ``bad-path``; ``no-key``, where the release has no key
-            for a line that the profile can't do without.
+        KvpatchError: ``unknown-profile``, ``unknown-setting``, ``bad-path`` (exit 2); ``no-key``
+            (exit 3): this LMCache lacks a key that the profile can't do without.
     """
-    template = _template(name)
-    values = {
-        key: str(value).format(lmcache=pair.lmcache) for key, value in template["settings"].items()
-    }
-    values.update(settings)
-    _check_path(values["gds_path"])
-    needs = _needs(pair)
-    lines = [*_header(name, template["purpose"], pair, needs)]
-    for line in template["lines"]:
-        entry = _entry(line, schema, values)
-        if entry is not None:
-            why = " ".join(str(line["why"]).split())
-            lines += ["", *_comment(why), _line(entry)]
-    return Rendered("\n".join(lines) + "\n", needs)
+    pair = _Pair(lmcache, vllm)
+    template = _template(profile)
+    needs = tuple(_needs(template, pair, registration))
+    values = _settings(template, settings, several=schema.has("gds_path_sharding"))
+    warnings = tuple(one["sentence"] for one in template["warnings"] if _concerns(one, pair))
+    notes = tuple(_notes(template, pair, settings))
+    made = Rendered("", needs, warnings, notes)
+    body = _body(profile, template, schema, values)
+    lines = [*_header(profile, template["purpose"], pair, made), "#"]
+    lines += [*_launch(template, pair, settings.get(_OUTPUT)), *body]
+    return replace(made, text="\n".join(lines) + "\n")
 
 
-def _template(name: str) -> dict[str, Any]:
-    known = profiles()
-    if name not in known:
-        near = get_close_matches(name, known, 2) or list(known)
+@dataclass(frozen=True)
+class _Pair:
+    lmcache: Version
+    vllm: Version | None
+
+
+def _names() -> list[str]:
+    files = resources.files(f"{__package__}.profiles").iterdir()
+    return sorted(file.name[: -len(".yaml")] for file in files if file.name.endswith(".yaml"))
+
+
+def _template(name: str) -> Mapping[str, Any]:
+    names = _names()
+    if name not in names:
         raise KvpatchError(
             "unknown-profile",
-            f"there is no profile {name}",
-            f"did you mean {' or '.join(near)}?",
+            f"there is no profile {name!r}",
+            f"take one of: {', '.join(names)}",
             ExitCode.USAGE,
         )
-    text = resources.files("kvpatch.profiles").joinpath(f"{name}.yaml").read_text("utf-8")
-    template: dict[str, Any] = yaml.safe_load(text)
+    text = resources.files(f"{__package__}.profiles").joinpath(f"{name}.yaml").read_text("utf-8")
+    template: Mapping[str, Any] = yaml.safe_load(text)
     return template
 
 
-def _entry(line: Mapping[str, Any], schema: Schema, values: Mapping[str, str]) -> Any:
-    """The first key of a line that the release knows, with its value; None where none has to be."""
-    for alternative in line["keys"]:
-        ((key, value),) = alternative.items()
-        if key in schema.keys:
-            return {key: _filled(value, values)}
-    if line.get("optional"):
-        return None
-    names = " or ".join(key for alternative in line["keys"] for key in alternative)
-    raise KvpatchError(
-        "no-key",
-        f"LMCache {schema.version} has no key {names}, which this profile needs",
-        "install another LMCache release, or report this one",
+def _needs(
+    template: Mapping[str, Any], pair: _Pair, registration: bool | None
+) -> Iterator[ProfileNeed]:
+    for need in template["needs"]:
+        concerns = _concerns(need, pair)
+        if concerns is False:
+            continue
+        given = need.get("given") == "registration"
+        present = registration if given else False if concerns else None
+        sentence = need["what"] if present else f"{need['what']}: {need['hint']}"
+        yield ProfileNeed(tuple(need["ids"]), sentence, present)
+
+
+def _concerns(what: Mapping[str, Any], pair: _Pair) -> bool | None:
+    """Whether it is about this pair; None where that hangs on a version that is not known."""
+    found = [_matches(specs, pair) for specs in what.get("pairs", [{}])]
+    return True if True in found else None if None in found else False
+
+
+def _matches(specs: Mapping[str, str], pair: _Pair) -> bool | None:
+    unknown = False
+    for package, spec in specs.items():
+        version: Version | None = getattr(pair, package)
+        if version is None:
+            unknown = True
+        elif not SpecifierSet(spec).contains(version, prereleases=True):
+            return False
+    return None if unknown else True
+
+
+def _settings(
+    template: Mapping[str, Any], settings: Mapping[str, str], *, several: bool
+) -> Mapping[str, str]:
+    known = template["settings"]
+    for name in settings:
+        if name not in known and name != _OUTPUT:
+            raise KvpatchError(
+                "unknown-setting",
+                f"this profile has no setting {name!r}",
+                f"it has: {', '.join(known)}",
+                ExitCode.USAGE,
+            )
+    values = {name: str(what["default"]) for name, what in known.items()}
+    for name in known.keys() & settings.keys():
+        values[name] = _folders(name, settings[name], several=several)
+    return values
+
+
+def _folders(name: str, value: str, *, several: bool) -> str:
+    option = f"--{name.replace('_', '-')}"
+    if not value.isprintable():
+        # Line ends, control characters and bytes that are no text among them.
+        raise _bad_path(option, value, "has a character that can't be printed")
+    if "," in value and not several:
+        raise _bad_path(option, value, "has a comma, and this LMCache takes one folder")
+    for folder in value.split(","):
+        if folder != folder.strip():
+            raise _bad_path(option, value, "has a space at an end, which LMCache drops")
+        if not PurePosixPath(folder).is_absolute():
+            raise _bad_path(option, value, "is not an absolute path")
+        if ".." in PurePosixPath(folder).parts:
+            raise _bad_path(option, value, "has .. in it")
+    return value
+
+
+def _bad_path(option: str, value: str, why: str) -> KvpatchError:
+    return KvpatchError(
+        "bad-path",
+        f"{option} {value!a} {why}",
+        "name an absolute folder on the mounted storage, such as /mnt/nvme/lmcache",
+        ExitCode.USAGE,
     )
 
 
-def _line(entry: Mapping[str, Any]) -> str:
-    """One key and its value on one line, quoted as YAML needs it."""
-    ((key, value),) = entry.items()
-    if isinstance(value, list):
-        return f"{key}: {yaml.safe_dump(value, default_flow_style=True, width=10_000).strip()}"
-    return str(yaml.safe_dump(entry, width=10_000, allow_unicode=True)).rstrip()
+def _notes(template: Mapping[str, Any], pair: _Pair, settings: Mapping[str, str]) -> Iterator[str]:
+    for package, spec in template["tested"].items():
+        version: Version | None = getattr(pair, package)
+        if version is not None and not SpecifierSet(spec).contains(version, prereleases=True):
+            yield f"This profile was made for {package} {spec}, not for {version}."
+    for name in template["settings"]:
+        if name not in settings:
+            yield f"{name} is a placeholder, on which LMCache stops at start: set it."
 
 
-def _filled(value: Any, values: Mapping[str, str]) -> Any:
-    """A value with its setting put in; a setting that is a whole number stays one."""
-    if not (isinstance(value, str) and value.startswith("{") and value.endswith("}")):
-        return value
-    text = values[value[1:-1]]
-    return int(text) if text.isascii() and text.isdigit() else text
+def _header(name: str, purpose: str, pair: _Pair, made: Rendered) -> list[str]:
+    vllm = f"vLLM {pair.vllm}" if pair.vllm else "no vLLM beside it"
+    lines = _comment(f"{purpose} Made by kvpatch {__version__} (profile {name}).")
+    lines += ["#", f"# For LMCache {pair.lmcache} and {vllm}.", "#"]
+    verdict = "" if made.runs else " TODAY THIS PAIR DOES NOT RUN IT."
+    lines.append(f"# What it needs besides this file:{verdict}")
+    for need in made.needs:
+        state = {True: "in place", False: "MISSING", None: "not known"}[need.present]
+        lines += _comment(f"[{state}] {'/'.join(need.ids)}, {need.sentence}", "- ")
+    for label, sentences in (("WARNING", made.warnings), ("Note", made.notes)):
+        for sentence in sentences:
+            lines += ["#", *_comment(f"{label}: {sentence}")]
+    return lines
 
 
-def _check_path(path: str) -> None:
-    if not path.startswith("/") or any(not char.isprintable() or char == "," for char in path):
-        raise KvpatchError(
-            "bad-path",
-            f"{path!r} can't be a GDS path: it must be absolute, on one line and without a comma",
-            "give --gds-path the directory on the mounted storage",
-            ExitCode.USAGE,
+def _launch(template: Mapping[str, Any], pair: _Pair, output: str | None) -> list[str]:
+    """How vLLM is started with the file ``output``."""
+    if output is None or not output.isprintable():
+        output = "/path/to/this/file.yaml"
+    quoted = shlex.quote(output) if output.isascii() else f"$'{_escaped(output)}'"
+    connectors = template["connectors"]
+    transfer = dict(next(one["config"] for one in connectors if _concerns(one, pair)))
+    transfer["kv_role"] = "kv_both"
+    piecewise = pair.vllm is not None and pair.vllm >= _BARE_SETTING
+    if piecewise:
+        transfer["kv_connector_extra_config"] = {"use_layerwise": True}
+        why = (
+            "The bare use_layerwise makes vLLM take piecewise CUDA graphs, which blending needs; "
+            "vLLM does not see the key below."
         )
-
-
-def _needs(pair: Pair) -> tuple[Requirement, ...]:
-    registration = Requirement(
-        "vLLM's model is registered with LMCache",
-        pair.registered,
-        "run `kvpatch apply`" if pair.vllm else "install vLLM, then run `kvpatch apply`",
-    )
-    blending = Requirement(
-        f"LMCache {pair.lmcache} loads blended chunks by GDS",
-        present=False,
-        hint="no release does, and this kvpatch has no patch for it yet: today no pair runs this "
-        "profile, storing works and the first load from storage stops the engine",
-    )
-    if not CORRUPTS.contains(pair.lmcache, prereleases=True):
-        return registration, blending
-    keys = Requirement(
-        f"LMCache {pair.lmcache} stores GDS chunks under their own keys",
-        present=False,
-        hint="it mixes them up where requests run at the same time and share a prefix, silently; "
-        "take LMCache 0.5.4 or newer",
-    )
-    return registration, blending, keys
-
-
-def _header(name: str, purpose: str, pair: Pair, needs: Sequence[Requirement]) -> list[str]:
-    made = f"Made by kvpatch {__version__} for LMCache {pair.lmcache}"
-    made += f" and vLLM {pair.vllm}." if pair.vllm else ", without a vLLM beside it."
-    lines = [*_comment(f"{purpose} (profile {name}). {made}"), "#", "# What it needs beside this:"]
-    for need in needs:
-        state = "there" if need.present else f"NOT THERE: {need.hint}"
-        lines += _comment(f"- {need.what}: {state}", hang="  ")
-    extra = ', "kv_connector_extra_config": {"use_layerwise": true}'
-    graphs = ""
-    if pair.vllm is None or not LAYERWISE_SETTING.contains(pair.vllm, prereleases=True):
-        extra, graphs = "", "#     --enforce-eager \\\n"
+    else:
+        why = (
+            "Blending needs piecewise CUDA graphs or none. Only from vLLM 0.17 on "
+            '"kv_connector_extra_config": {"use_layerwise": true} gives the former.'
+        )
     return [
-        *lines,
-        "#",
-        "# Start vLLM with it. A fixed PYTHONHASHSEED lets keys survive a restart; prefix caching",
-        "# must be off; layerwise loading needs piecewise CUDA graphs or none.",
-        "#   export LMCACHE_CONFIG_FILE=/where/this/file/is.yaml PYTHONHASHSEED=0",
-        "#   vllm serve MODEL --no-enable-prefix-caching \\\n"
-        + graphs
-        + "#     --kv-transfer-config "
-        f'\'{{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"{extra}}}\'',
+        "# Start vLLM with it so (without export its worker processes don't see the file):",
+        f"#   export LMCACHE_CONFIG_FILE={quoted}",
+        "#   export PYTHONHASHSEED=0",
+        "#   vllm serve MODEL --no-enable-prefix-caching \\",
+        *([] if piecewise else ["#     --enforce-eager \\"]),
+        f"#     --kv-transfer-config '{json.dumps(transfer)}'",
+        *_comment(why),
+        "# Lower --gpu-memory-utilization by the GDS buffer: no release of vLLM counts it.",
     ]
 
 
-def _comment(text: str, hang: str = "") -> list[str]:
+def _escaped(text: str) -> str:
+    """For a shell's ``$'...'``: ASCII, each other byte as an escape."""
+    plain = set(range(0x20, 0x7F)) - {0x27, 0x5C}
+    return "".join(chr(b) if b in plain else f"\\x{b:02x}" for b in text.encode())
+
+
+def _comment(text: str, first: str = "") -> list[str]:
     return textwrap.wrap(
-        text,
+        " ".join(text.split()),
         _WIDTH,
-        initial_indent="# ",
-        subsequent_indent=f"# {hang}",
+        initial_indent=f"# {first}",
+        subsequent_indent="# " + " " * len(first),
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def _body(
+    profile: str, template: Mapping[str, Any], schema: Schema, values: Mapping[str, str]
+) -> Iterator[str]:
+    nested: list[str] = []
+    for entry in template["entries"]:
+        line = _fitting(entry, schema)
+        if line is None:
+            if "refuse" in entry:
+                raise KvpatchError(
+                    "no-key",
+                    f"LMCache {schema.version} can't run {profile}: {entry['refuse']}",
+                    "install an LMCache release that has it, from 0.3.3 on, or a newer kvpatch",
+                )
+            yield from ["", *_comment(entry["absent"])]
+            continue
+        comment = _comment(line["why"])
+        top = {name: value for name, value in line["keys"].items() if "." not in name}
+        if top:
+            yield from ["", *comment]
+            yield from (f"{name}: {_dumped(value, values)}" for name, value in top.items())
+        for name, value in line["keys"].items():
+            if name not in top:
+                nested += [f"  {text}" for text in comment]
+                nested.append(f"  {name.partition('.')[2]}: {_dumped(value, values)}")
+    if nested:
+        yield from ["", "extra_config:", *nested]
+
+
+def _fitting(entry: Mapping[str, Any], schema: Schema) -> Mapping[str, Any] | None:
+    for line in entry["lines"]:
+        if all(schema.has(name) for name in line["keys"]):
+            found: Mapping[str, Any] = line
+            return found
+    return None
+
+
+def _dumped(value: object, values: Mapping[str, str]) -> str:
+    """The value as it stands in YAML, on one line; strings that are no plain word are quoted."""
+    if isinstance(value, str) and value.startswith("{") and value.endswith("}"):
+        value = values[value[1:-1]]
+    if isinstance(value, str) and not value.isidentifier():
+        return _one_line(value, style='"')
+    return _one_line(value)
+
+
+def _one_line(value: object, style: str | None = None) -> str:
+    text = yaml.safe_dump(
+        value, default_flow_style=True, default_style=style, width=float("inf"), allow_unicode=False
+    )
+    return text.strip().removesuffix("...").strip()
