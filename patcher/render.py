@@ -26,15 +26,28 @@ _BARE_SETTING = Version("0.17.0")
 
 
 @dataclass(frozen=True)
+class Pair:
+    """What a profile is rendered for.
+
+    ``vllm`` is None where there is none, ``registered`` (whether the patches that tell LMCache of
+    the model are in place) where nobody looked.
+    """
+
+    lmcache: Version
+    vllm: Version | None = None
+    registered: bool | None = None
+
+
+@dataclass(frozen=True)
 class ProfileNeed:
     """Something that has to hold besides a profile's file; ``present`` is None where it is unknown.
 
-    ``ids`` are those of patches of this kvpatch, or letters for what it has no patch for. The
-    sentence also says what to do where it is not known to be present.
+    ``id`` is that of a patch of this kvpatch, or a letter for what it has no patch for.
     """
 
-    ids: tuple[str, ...]
-    sentence: str
+    id: str
+    what: str
+    hint: str
     present: bool | None
 
 
@@ -73,24 +86,13 @@ def profiles() -> tuple[ProfileInfo, ...]:
     return tuple(found)
 
 
-def render(
-    profile: str,
-    schema: Schema,
-    *,
-    lmcache: Version,
-    vllm: Version | None,
-    registration: bool | None,
-    settings: Mapping[str, str],
-) -> Rendered:
+def render(name: str, schema: Schema, pair: Pair, settings: Mapping[str, str]) -> Rendered:
     """The profile in the keys that this LMCache defines, as ASCII YAML with comments.
 
     Args:
-        profile: one of :func:`profiles`.
+        name: one of :func:`profiles`.
         schema: the keys of the installed LMCache.
-        lmcache: its version.
-        vllm: that of the installed vLLM, None where there is none.
-        registration: whether the patches that tell LMCache of the model are in place, None where
-            nobody looked.
+        pair: what is installed.
         settings: those of the template (``gds_path``: an absolute folder), and ``output``: the
             absolute path of the file that the text will be in.
 
@@ -98,23 +100,16 @@ def render(
         KvpatchError: ``unknown-profile``, ``unknown-setting``, ``bad-path`` (exit 2); ``no-key``
             (exit 3): this LMCache lacks a key that the profile can't do without.
     """
-    pair = _Pair(lmcache, vllm)
-    template = _template(profile)
-    needs = tuple(_needs(template, pair, registration))
+    template = _template(name)
+    needs = tuple(_needs(template, pair))
     values = _settings(template, settings, several=schema.has("gds_path_sharding"))
     warnings = tuple(one["sentence"] for one in template["warnings"] if _concerns(one, pair))
     notes = tuple(_notes(template, pair, settings))
     made = Rendered("", needs, warnings, notes)
-    body = _body(profile, template, schema, values)
-    lines = [*_header(profile, template["purpose"], pair, made), "#"]
+    body = _body(name, template, schema, values)
+    lines = [*_header(name, template["purpose"], pair, made), "#"]
     lines += [*_launch(template, pair, settings.get(_OUTPUT)), *body]
     return replace(made, text="\n".join(lines) + "\n")
-
-
-@dataclass(frozen=True)
-class _Pair:
-    lmcache: Version
-    vllm: Version | None
 
 
 def _names() -> list[str]:
@@ -136,26 +131,23 @@ def _template(name: str) -> Mapping[str, Any]:
     return template
 
 
-def _needs(
-    template: Mapping[str, Any], pair: _Pair, registration: bool | None
-) -> Iterator[ProfileNeed]:
+def _needs(template: Mapping[str, Any], pair: Pair) -> Iterator[ProfileNeed]:
     for need in template["needs"]:
         concerns = _concerns(need, pair)
         if concerns is False:
             continue
         given = need.get("given") == "registration"
-        present = registration if given else False if concerns else None
-        sentence = need["what"] if present else f"{need['what']}: {need['hint']}"
-        yield ProfileNeed(tuple(need["ids"]), sentence, present)
+        present = pair.registered if given else False if concerns else None
+        yield ProfileNeed(need["id"], need["what"], need["hint"], present)
 
 
-def _concerns(what: Mapping[str, Any], pair: _Pair) -> bool | None:
+def _concerns(what: Mapping[str, Any], pair: Pair) -> bool | None:
     """Whether it is about this pair; None where that hangs on a version that is not known."""
     found = [_matches(specs, pair) for specs in what.get("pairs", [{}])]
     return True if True in found else None if None in found else False
 
 
-def _matches(specs: Mapping[str, str], pair: _Pair) -> bool | None:
+def _matches(specs: Mapping[str, str], pair: Pair) -> bool | None:
     unknown = False
     for package, spec in specs.items():
         version: Version | None = getattr(pair, package)
@@ -210,7 +202,7 @@ def _bad_path(option: str, value: str, why: str) -> KvpatchError:
     )
 
 
-def _notes(template: Mapping[str, Any], pair: _Pair, settings: Mapping[str, str]) -> Iterator[str]:
+def _notes(template: Mapping[str, Any], pair: Pair, settings: Mapping[str, str]) -> Iterator[str]:
     for package, spec in template["tested"].items():
         version: Version | None = getattr(pair, package)
         if version is not None and not SpecifierSet(spec).contains(version, prereleases=True):
@@ -220,7 +212,7 @@ def _notes(template: Mapping[str, Any], pair: _Pair, settings: Mapping[str, str]
             yield f"{name} is a placeholder, on which LMCache stops at start: set it."
 
 
-def _header(name: str, purpose: str, pair: _Pair, made: Rendered) -> list[str]:
+def _header(name: str, purpose: str, pair: Pair, made: Rendered) -> list[str]:
     vllm = f"vLLM {pair.vllm}" if pair.vllm else "no vLLM beside it"
     lines = _comment(f"{purpose} Made by kvpatch {__version__} (profile {name}).")
     lines += ["#", f"# For LMCache {pair.lmcache} and {vllm}.", "#"]
@@ -228,14 +220,15 @@ def _header(name: str, purpose: str, pair: _Pair, made: Rendered) -> list[str]:
     lines.append(f"# What it needs besides this file:{verdict}")
     for need in made.needs:
         state = {True: "in place", False: "MISSING", None: "not known"}[need.present]
-        lines += _comment(f"[{state}] {'/'.join(need.ids)}, {need.sentence}", "- ")
+        rest = "" if need.present else f": {need.hint}"
+        lines += _comment(f"[{state}] {need.id}, {need.what}{rest}", "- ")
     for label, sentences in (("WARNING", made.warnings), ("Note", made.notes)):
         for sentence in sentences:
             lines += ["#", *_comment(f"{label}: {sentence}")]
     return lines
 
 
-def _launch(template: Mapping[str, Any], pair: _Pair, output: str | None) -> list[str]:
+def _launch(template: Mapping[str, Any], pair: Pair, output: str | None) -> list[str]:
     """How vLLM is started with the file ``output``."""
     if output is None or not output.isprintable():
         output = "/path/to/this/file.yaml"
