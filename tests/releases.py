@@ -43,13 +43,16 @@ class Release:
 
 def vllm_releases() -> tuple[str, ...]:
     """Every final release since 0.8.5, post releases included, by version."""
-    return tuple(str(wheel.version) for wheel in _wheels("vllm") if not wheel.version.is_prerelease)
+    return tuple(
+        str(wheel.version) for wheel in _since_first("vllm") if not wheel.version.is_prerelease
+    )
 
 
 def lmcache_releases() -> tuple[Release, ...]:
     """Every release since 0.3.3, pre-releases included and marked, by version."""
     return tuple(
-        Release(str(wheel.version), wheel.version.is_prerelease) for wheel in _wheels("lmcache")
+        Release(str(wheel.version), wheel.version.is_prerelease)
+        for wheel in _since_first("lmcache")
     )
 
 
@@ -82,8 +85,14 @@ def _wheels(distribution: str) -> tuple[Wheel, ...]:
         if not wheels:
             raise _failed(error) from error
         warnings.warn(f"an older list of releases is used: {error.message}", stacklevel=2)
-    return tuple(
-        wheel for wheel in wheels if wheel.version >= FIRST[distribution] and not wheel.yanked
+    return tuple(wheels)
+
+
+def _since_first(distribution: str) -> Iterable[Wheel]:
+    return (
+        wheel
+        for wheel in _wheels(distribution)
+        if wheel.version >= FIRST[distribution] and not wheel.yanked
     )
 
 
