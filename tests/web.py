@@ -1,0 +1,101 @@
+"""A web server in this process, for tests of what is read from a package index."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+@dataclass
+class Asked:
+    """One request as it came in; ``connection`` is the same for all that came over one."""
+
+    path: str
+    range: str | None
+    authorization: str | None
+    connection: tuple[str, int]
+
+
+@dataclass
+class Answer:
+    """What the server sends back. ``length`` is what it claims to send."""
+
+    body: bytes
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    length: int | None = None
+
+
+@dataclass
+class Web:
+    """The running server: where it is, and what it was asked so far."""
+
+    host: str
+    asked: list[Asked]
+    answer: Callable[[Asked], Answer]
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}"
+
+
+def missing(_: Asked) -> Answer:
+    return Answer(b"not here", 404)
+
+
+@contextlib.contextmanager
+def serving(answer: Callable[[Asked], Answer] = missing) -> Iterator[Web]:
+    """A server on a free port; what it answers may be exchanged while it runs."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            headers = self.headers
+            asked = Asked(
+                self.path, headers.get("Range"), headers.get("Authorization"), self.client_address
+            )
+            web.asked.append(asked)
+            told = web.answer(asked)
+            self.send_response(told.status)
+            length = len(told.body) if told.length is None else told.length
+            for name, value in {"Content-Length": str(length), **told.headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            with contextlib.suppress(ConnectionError):
+                self.wfile.write(told.body)
+            if told.length is not None:
+                self.close_connection = True
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    web = Web(f"127.0.0.1:{server.server_port}", [], answer)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield web
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def ranges_of(data: bytes) -> Callable[[Asked], Answer]:
+    """A file server that knows explicit ranges, and answers suffix ranges with 501."""
+
+    def answer(asked: Asked) -> Answer:
+        if asked.range is None:
+            return Answer(data)
+        first, _, last = asked.range.removeprefix("bytes=").partition("-")
+        if not first or not last:
+            return Answer(b"", 501)
+        start, end = int(first), min(int(last), len(data) - 1)
+        content_range = f"bytes {start}-{end}/{len(data)}"
+        return Answer(data[start : end + 1], 206, {"Content-Range": content_range})
+
+    return answer
