@@ -96,7 +96,7 @@ def connection(index: Index, *, threads: int = 1) -> Iterator[requests.Session]:
     except ImportError:
         raise missing_extra() from None
     busy = Retry(
-        total=4, backoff_factor=0.5, status_forcelist=(429, 500, 502, 503, 504), redirect=10
+        total=3, backoff_factor=0.3, status_forcelist=(429, 500, 502, 503, 504), redirect=10
     )
     with requests.Session() as session:
         for scheme in ("https://", "http://"):

@@ -16,7 +16,6 @@ from kvpatch.index import Wheel
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.ranged import read_many, read_members
 from packaging.version import Version
-from releases import ReleaseFilesMissingError, lmcache_releases, release_file, vllm_releases
 from web import Answer, Asked, Web, ranges_of, serving
 
 WORKER = "demo/v1/worker.py"
@@ -279,23 +278,3 @@ def test_several_processes_share_a_cache(web: Web, tmp_path: Path) -> None:
     count = len(web.asked)
     assert read_in_process(one, tmp_path, paths) == [len(TEXT), None, 8]
     assert len(web.asked) == count
-
-
-@pytest.mark.releases
-def test_the_index_has_all_releases_from_the_first_supported_on() -> None:
-    vllm = vllm_releases()
-    assert vllm[0] == "0.8.5"
-    assert {"0.8.5.post1", "0.10.1.1", "0.11.0", "0.33.0"} <= set(vllm)
-    assert list(vllm) == sorted(vllm, key=Version)
-    assert not any(Version(version).is_prerelease for version in vllm)
-    lmcache = {str(release): release.pre for release in lmcache_releases()}
-    assert lmcache["0.3.3"] is False
-    assert lmcache["0.5.7rc2"] is True
-
-
-@pytest.mark.releases
-def test_a_file_that_a_release_has_not_fails_the_test_that_asks_for_it() -> None:
-    with pytest.raises(ReleaseFilesMissingError, match=r"vllm/no_such_file\.py"):
-        release_file("vllm", "0.10.0", "vllm/no_such_file.py")
-    with pytest.raises(ReleaseFilesMissingError, match=r"vllm 0\.0\.999"):
-        release_file("vllm", "0.0.999", "vllm/version.py")
