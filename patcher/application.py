@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from .fsops import Disk
 from .host import Choice, Host, View, Where, open_host, view
-from .locate import Environment, compile_in_target, file_facts
+from .locate import Environment, compile_for_target, file_facts
 from .outcome import ExitCode, KvpatchError, Outcome
 from .plan import GOAL, FilePlan, PatchPlan, Plan
 from .series import discover
@@ -199,7 +199,7 @@ def check_target(host: Host, changes: Sequence[FilePlan]) -> None:
     interpreter = host.environment.interpreter
     if interpreter is not None:
         sources = {change.path: change.after for change in changes if change.after is not None}
-        for path, error in compile_in_target(interpreter, sources).items():
+        for path, error in compile_for_target(interpreter, sources).items():
             raise KvpatchError(
                 "does-not-compile",
                 f"the patched {path} does not compile with {interpreter.executable}: {error}",

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from .fold import Memo
 from .functions import function_hashes
 from .outcome import Outcome
 from .plan import Options, TargetPlan, plan
@@ -100,7 +99,7 @@ def build(series: Series, package: str, releases: Mapping[str, Mapping[str, byte
         releases: release to path to the bytes of the released file.
     """
     ordered = sorted(releases, key=Version)
-    options = Options(memo=Memo())
+    options = Options(memo={})
     plans: dict[str, Any] = {}
     hashes: dict[str, dict[str, str]] = {}
     histories: dict[str, dict[str, Mapping[str, str]]] = {}

@@ -31,24 +31,21 @@ class Rewrite:
     """A text with patches folded over it, and whether it is the stock one without them."""
 
     after: bytes
-    folded: _Parsed
     faithful: Mapping[Faithful, Judgement]
 
 
-@dataclass
-class Memo:
-    """Texts parsed and rewritten so far, by their digests and those of the patches."""
-
-    parsed: dict[str, _Parsed] = field(default_factory=dict)
-    rewrites: dict[tuple[str, ...], Rewrite] = field(default_factory=dict)
+Memo = dict[tuple[str, ...], Rewrite]
+"""What rewriting a text came to, by its digest and those of the patches."""
 
 
 @dataclass(frozen=True)
 class Options:
     """How far a plan may go.
 
-    ``thorough`` re-plans files that are ours by hash too; ``brief`` takes from the catalogue what
-    planning a file of that hash came to, which is enough for a report but not for a change.
+    ``thorough`` re-plans files that are ours by hash too, and judges every result anew; else a
+    result that is byte for byte the one judged when the catalogue was made is not judged again.
+    ``brief`` takes from the catalogue what planning a file of that hash came to, which is enough
+    for a report but not for a change.
     ``memo`` keeps what was worked out, for plans over many releases that share files.
     """
 
@@ -196,27 +193,23 @@ def _fold(
     base = file.original
     if not items:
         return replace(file, after=base, after_digest=digest(base)), {}
-    memo = options.memo or Memo()
-    key = digest(base)
-    if key not in memo.parsed:
-        memo.parsed[key] = _parsed(base)
-    stock = memo.parsed[key]
-    judgements = _judge(stock, package.release, items)
-    told = {
-        patch_id: TargetPlan(file.path, Outcome.ABSORBED, judgement.reason)
-        for patch_id, judgement in judgements.items()
-        if judgement.holds
-    }
-    items = [(member, target) for member, target in items if member.id not in told]
-    if not items:
-        return replace(file, after=base, after_digest=digest(base)), told
-    rewrite = _rewrite(base, stock, items, memo)
-    if isinstance(rewrite, Rewrite):
-        fault = _fault(rewrite, package.release, items)
-        rewrite = fault or rewrite
-    if isinstance(rewrite, tuple):
-        return file, {**told, **_refuse(items, *rewrite, file.path)}
-    after = rewrite.after
+    after = _proved(base, items, options)
+    told: dict[str, TargetPlan] = {}
+    if after is None:
+        stock = _parsed(base)
+        judgements = _judge(stock, package.release, items)
+        told = {
+            patch_id: TargetPlan(file.path, Outcome.ABSORBED, judgement.reason)
+            for patch_id, judgement in judgements.items()
+            if judgement.holds
+        }
+        items = [(member, target) for member, target in items if member.id not in told]
+        if not items:
+            return replace(file, after=base, after_digest=digest(base)), told
+        rewrite = _rewrite(base, stock, package.release, items, options.memo)
+        if isinstance(rewrite, tuple):
+            return file, {**told, **_refuse(items, *rewrite, file.path)}
+        after = rewrite.after
     file = replace(file, after=after, after_digest=digest(after), patches=_digests(items))
     for member, _ in items:
         if after == file.content:
@@ -229,48 +222,65 @@ def _fold(
     return file, told
 
 
+def _proved(base: bytes, items: Items, options: Options) -> bytes | None:
+    """The rewritten text, where it is the very one that was judged when the catalogue was made."""
+    if options.thorough or options.known is None:
+        return None
+    known = options.known.outcome(items, digest(base))
+    if known is None:
+        return None
+    after = _transformed(base, items)
+    return after if isinstance(after, bytes) and digest(after) == known[0] else None
+
+
 _Fault = tuple[str, Refusal]
 """The id of the patch that can't go in, and why."""
 
 
-def _rewrite(base: bytes, stock: _Parsed, items: Items, memo: Memo) -> Rewrite | _Fault:
-    """Transform the text by each patch in turn; a text that was rewritten before is not anew."""
-    key = (digest(base), *(f"{m.digest} {t.path} {t.versions}" for m, t in items))
-    if key in memo.rewrites:
-        return memo.rewrites[key]
-    from . import rewrite
-
-    culprit = items[0][0].id
+def _rewrite(
+    base: bytes, stock: _Parsed, release: Version, items: Items, memo: Memo | None
+) -> Rewrite | _Fault:
+    """Transform the text by each patch in turn, and see that the result does its work."""
+    first = items[0][0].id
     if isinstance(stock, str):
-        sentence = f"this Python can't parse the file: {stock}"
-        return culprit, Refusal(Outcome.MISSING, sentence)
-    try:
-        module = parsed = rewrite.parse(base)
-        for member, target in items:
-            culprit = member.id
-            module = target.transform(module)
-        after = rewrite.generate(module)
-        rewrite.require_faithful(parsed, base, after)
-    except Refusal as refusal:
-        return culprit, refusal
+        return first, Refusal(Outcome.MISSING, f"this Python can't parse the file: {stock}")
+    key = (digest(base), *(f"{m.digest} {t.path} {t.versions}" for m, t in items))
+    kept = None if memo is None else memo.get(key)
+    after = kept.after if kept else _transformed(base, items)
+    if isinstance(after, tuple):
+        return after
     folded = _parsed(after)
     if isinstance(folded, str):
-        return culprit, Refusal(Outcome.CONFLICT, f"the result does not parse: {folded}")
+        return first, Refusal(Outcome.CONFLICT, f"the result does not parse: {folded}")
     checks = {member.patch.faithful for member, _ in items}
-    done = Rewrite(after, folded, {check: check(stock, folded) for check in checks})
-    memo.rewrites[key] = done
-    return done
-
-
-def _fault(rewrite: Rewrite, release: Version, items: Items) -> _Fault | None:
-    """The first patch whose checks the folded result does not hold; None where all do."""
-    works = _judge(rewrite.folded, release, items)
+    rewrite = kept or Rewrite(after, {check: check(stock, folded) for check in checks})
+    if memo is not None:
+        memo[key] = rewrite
+    works = _judge(folded, release, items)
     for member, _ in items:
         for judgement in (works[member.id], rewrite.faithful[member.patch.faithful]):
             if not judgement.holds:
                 sentence = f"{member.id} would not do its work: {judgement.reason}"
                 return member.id, Refusal(Outcome.CONFLICT, sentence)
-    return None
+    return rewrite
+
+
+def _transformed(base: bytes, items: Items) -> bytes | _Fault:
+    from . import rewrite, splice
+
+    culprit = items[0][0].id
+    try:
+        module = parsed = rewrite.parse(base)
+        for member, target in items:
+            culprit = member.id
+            module = target.transform(module)
+        after = splice.spliced(parsed, module, base)
+        if after is None:
+            after = rewrite.generate(module)
+            rewrite.require_faithful(parsed, base, after)
+    except Refusal as refusal:
+        return culprit, refusal
+    return after
 
 
 def _parsed(content: bytes) -> _Parsed:

