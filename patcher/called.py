@@ -1,25 +1,29 @@
-"""The calls that stand in a piece of code: which ones, in which order, and whether they happen."""
+"""What happens in a piece of code: its calls and bindings, in order, and whether they happen."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
 
-_LATER = (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+Happening = ast.Call | ast.NamedExpr | ast.Lambda
+_INNER = (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _PERHAPS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-def certain_calls(root: ast.expr) -> Iterator[tuple[ast.Call, bool]]:
-    """The calls of an expression, the inner ones first, each with whether it surely happens.
+def happenings(root: ast.expr) -> Iterator[tuple[Happening, bool]]:
+    """The calls, walrus bindings and lambdas of an expression, the inner ones first.
 
-    What stands behind ``and`` or ``or``, in a branch of a conditional expression or in a
-    comprehension may not happen. What stands in a lambda is left out.
+    Each comes with whether it surely happens: what stands behind ``and`` or ``or``, in a branch of
+    a conditional expression or in a comprehension may not. A lambda is not looked into.
     """
-    yield from _calls(root, certain=True)
+    yield from _happenings(root, certain=True)
 
 
-def _calls(node: ast.AST, *, certain: bool) -> Iterator[tuple[ast.Call, bool]]:
-    if isinstance(node, _LATER):
+def _happenings(node: ast.AST, *, certain: bool) -> Iterator[tuple[Happening, bool]]:
+    if isinstance(node, ast.Lambda):
+        yield node, False
+        return
+    if isinstance(node, (ast.Name, ast.Constant)):
         return
     for index, child in enumerate(ast.iter_child_nodes(node)):
         sure = certain and not isinstance(node, _PERHAPS)
@@ -30,25 +34,44 @@ def _calls(node: ast.AST, *, certain: bool) -> Iterator[tuple[ast.Call, bool]]:
             sure = certain and child is node.test
         elif isinstance(node, ast.Compare) and len(node.ops) > 1:
             sure = certain and child in (node.left, node.comparators[0])
-        yield from _calls(child, certain=sure)
-    if isinstance(node, ast.Call):
+        yield from _happenings(child, certain=sure)
+    if isinstance(node, (ast.Call, ast.NamedExpr)):
         yield node, certain
 
 
 def names_used(node: ast.AST) -> frozenset[str]:
     """The names and attributes that are read anywhere inside, whether called or passed on."""
-    return frozenset(
-        inner.id if isinstance(inner, ast.Name) else inner.attr
-        for inner in ast.walk(node)
-        if isinstance(inner, (ast.Name, ast.Attribute)) and isinstance(inner.ctx, ast.Load)
-    )
+    found: set[str] = set()
+    pending = [node]
+    while pending:
+        inner = pending.pop()
+        if isinstance(inner, ast.Name):
+            found.add(inner.id)
+        elif isinstance(inner, ast.Attribute):
+            found.add(inner.attr)
+            pending.append(inner.value)
+        else:
+            pending.extend(ast.iter_child_nodes(inner))
+    return frozenset(found)
+
+
+def own_names_used(node: ast.AST) -> frozenset[str]:
+    """The plain names that are read inside, and what is read of ``self``."""
+    found: set[str] = set()
+    pending = [node]
+    while pending:
+        inner = pending.pop()
+        if isinstance(inner, ast.Name):
+            found.add(inner.id)
+        elif isinstance(inner, ast.Attribute):
+            if isinstance(inner.value, ast.Name) and inner.value.id == "self":
+                found.add(inner.attr)
+            pending.append(inner.value)
+        else:
+            pending.extend(ast.iter_child_nodes(inner))
+    return frozenset(found)
 
 
 def relevant_inside(root: ast.AST, relevant: Callable[[str], bool]) -> bool:
     """Whether a lambda, or an inner function or class, uses what matters."""
-    return any(
-        relevant(name)
-        for node in ast.walk(root)
-        if isinstance(node, _LATER)
-        for name in names_used(node)
-    )
+    return isinstance(root, _INNER) and any(map(relevant, names_used(root)))

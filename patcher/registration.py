@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 from packaging.version import Version
 
@@ -221,7 +222,12 @@ def _is_guard(node: ast.stmt) -> bool:
     """Whether a function is the guard as kvpatch writes it; an edited one proves nothing."""
     if not isinstance(node, ast.FunctionDef) or node.name != GUARD:
         return False
-    return ast.dump(node) == ast.dump(ast.parse(GUARD_SOURCE).body[0])
+    return ast.dump(node) == _guard_as_written()
+
+
+@cache
+def _guard_as_written() -> str:
+    return ast.dump(ast.parse(GUARD_SOURCE).body[0])
 
 
 def _worker_method(module: ast.Module, name: str) -> ast.FunctionDef | None:
@@ -300,10 +306,10 @@ def _same(patched: object, stock: object) -> bool:
     if patched.__class__ is not stock.__class__:
         return False
     if isinstance(patched, ast.AST):
-        return all(
-            _same(getattr(patched, field, None), getattr(stock, field, None))
-            for field in patched._fields
-        )
+        for field in patched._fields:
+            if not _same(getattr(patched, field, None), getattr(stock, field, None)):
+                return False
+        return True
     if isinstance(patched, list) and isinstance(stock, list):
         left = _without_guard(patched) if patched and isinstance(patched[0], ast.stmt) else patched
         return len(left) == len(stock) and all(map(_same, left, stock))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Generic, TypeVar
 
-from .called import certain_calls, names_used, relevant_inside
+from .called import happenings, names_used, own_names_used, relevant_inside
 from .flow import Flow, Meaning
 from .flow import State as State
 from .flow import Value as Value
@@ -64,7 +64,7 @@ class Tracer(Generic[_M]):
                 case ast.Import() | ast.ImportFrom():
                     state = self._import(node, state)
                 case ast.Assign() | ast.AnnAssign():
-                    state = self._bind_targets(node, state, state)
+                    state = self._bind_targets(node, state)
                 case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
                     state = state.bind(name, None)
                 case ast.If(body=inner, orelse=orelse):
@@ -95,7 +95,7 @@ class Tracer(Generic[_M]):
             if reached not in seen:
                 seen.add(reached)
                 yield reached
-                for name in self._calls_of(reached):
+                for name in own_names_used(reached):
                     homes = (self._functions.get(name), self._methods.get(name))
                     pending += [inner for inner in homes if inner is not None]
 
@@ -162,35 +162,37 @@ class Tracer(Generic[_M]):
         if isinstance(node, ast.Try) or type(node).__name__ == "TryStar":
             return self._try(node, state)  # type: ignore[arg-type]
         after = self._children(node, state)
-        return Flow(falls={self._bind_targets(node, known, known) for known in after})
+        return Flow(falls={self._bind_targets(node, known) for known in after})
 
     def _children(self, node: ast.stmt, state: State) -> set[State]:
         inner = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
         return self._expressions(inner, {state})
 
-    def _bind_targets(self, node: ast.AST, state: State, known: State) -> State:
+    def _bind_targets(self, node: ast.AST, state: State) -> State:
         """Bind the plain names of an assignment to what its value is, and forget all others."""
         value: Value = None
-        plain: list[ast.expr] = []
+        targets: list[ast.expr] = []
         if isinstance(node, ast.Assign):
-            plain, value = node.targets, self.meaning.value(node.value, known)
-        elif isinstance(node, ast.AnnAssign) and node.value is not None:
-            plain, value = [node.target], self.meaning.value(node.value, known)
-        named = {target.id for target in plain if isinstance(target, ast.Name)}
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.NamedExpr) and isinstance(inner.target, ast.Name):
-                state = state.bind(inner.target.id, self.meaning.value(inner.value, known))
-            elif isinstance(inner, ast.Name) and not isinstance(inner.ctx, ast.Load):
-                state = state if inner.id in named else state.bind(inner.id, None)
-        for name in named:
-            state = state.bind(name, value)
+            targets, value = node.targets, self.meaning.value(node.value, state)
+        elif isinstance(node, (ast.AnnAssign, ast.AugAssign)):
+            targets = [node.target]
+            if isinstance(node, ast.AnnAssign) and node.value is not None:
+                value = self.meaning.value(node.value, state)
+        elif isinstance(node, ast.Delete):
+            targets = node.targets
+        elif isinstance(node, ast.expr):
+            targets = [node]
+        for target in targets:
+            plain = isinstance(target, ast.Name) and not isinstance(node, ast.expr)
+            for inner in ast.walk(target):
+                if isinstance(inner, ast.Name) and not isinstance(inner.ctx, ast.Load):
+                    state = state.bind(inner.id, value if plain else None)
         return state
 
     def _branch(self, node: ast.If, state: State) -> Flow:
         flow = Flow()
         for before in self._expression(node.test, state):
             for taken, known in self.meaning.test(node.test, before):
-                known = self._bind_targets(node.test, known, before)
                 flow.merge(self._block(node.body if taken else node.orelse, {known}))
         return flow
 
@@ -218,9 +220,9 @@ class Tracer(Generic[_M]):
     ) -> tuple[set[State], set[State]]:
         """The states that enter the loop's body, and those that leave the loop."""
         if not isinstance(node, ast.While):
-            return {self._bind_targets(node.target, known, known) for known in states}, states
+            return {self._bind_targets(node.target, known) for known in states}, states
         ways = [
-            (taken, self._bind_targets(node.test, known, before))
+            (taken, known)
             for state in states
             for before in self._expression(node.test, state)
             for taken, known in self.meaning.test(node.test, before)
@@ -233,7 +235,7 @@ class Tracer(Generic[_M]):
             states = self._expressions([item.context_expr], states)
             if item.optional_vars is not None:
                 target = item.optional_vars
-                states = {self._bind_targets(target, known, known) for known in states}
+                states = {self._bind_targets(target, known) for known in states}
         flow = self._block(node.body, states)
         if any("suppress" in names_used(item.context_expr) for item in node.items):
             flow.falls |= states
@@ -266,12 +268,19 @@ class Tracer(Generic[_M]):
 
     def _expressions(self, nodes: Sequence[ast.expr], states: set[State]) -> set[State]:
         for root in nodes:
-            for call, certain in certain_calls(root):
-                after = {then for state in states for then in self._call(call, state)}
+            for node, certain in happenings(root):
+                if isinstance(node, ast.Lambda):
+                    if relevant_inside(node, self._matters):
+                        raise UnreadableError("what matters is called in a lambda")
+                    continue
+                after = {then for state in states for then in self._happen(node, state)}
                 states = after if certain else states | after
-            if relevant_inside(root, self._matters):
-                raise UnreadableError("what matters is called in a lambda")
         return states
+
+    def _happen(self, node: ast.Call | ast.NamedExpr, state: State) -> set[State]:
+        if isinstance(node, ast.NamedExpr):
+            return {state.bind(node.target.id, self.meaning.value(node.value, state))}
+        return self._call(node, state)
 
     def _call(self, node: ast.Call, state: State) -> set[State]:
         function: ast.FunctionDef | None = None

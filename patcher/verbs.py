@@ -140,18 +140,19 @@ def profile(where: Where, name: str, settings: Mapping[str, str], disk: Disk) ->
     from . import render, schema
 
     host = hosts.open_host(where, disk, needs="lmcache")
-    found, source = host.tree.package("lmcache"), host.tree.source("lmcache", schema.CONFIG)
-    if found is None or source is None:
-        raise KvpatchError(
-            "no-schema",
-            f"there is no {schema.CONFIG} in the installed LMCache",
-            "reinstall LMCache, or take a release from 0.3.3 on",
-        )
+    found = host.tree.package("lmcache")
+    if found is None:
+        raise RuntimeError("LMCache was located, and then was not")
+
+    def read(path: str) -> bytes | None:
+        source = host.tree.source("lmcache", path)
+        return source.content if source else None
+
     vllm = host.tree.package("vllm")
     brief = Choice(options=Options(brief=True))
     registered = patched(hosts.view(host, brief).plan) if vllm else None
     pair = render.Pair(found.version, vllm.version if vllm else None, registered)
-    keys = schema.parse_schema(source.content, str(found.version))
+    keys = schema.read_schema(read, str(found.version))
     made = render.render(name, keys, pair, settings)
     data = {
         "profile": name,
