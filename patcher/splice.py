@@ -47,7 +47,8 @@ def spliced(stock: cst.Module, edited: cst.Module, base: bytes) -> bytes | None:
         if text.count(before) != 1:
             return None
         text = text.replace(before, _code(stock, [edit.after], edit.indents))
-    return (text + _code(stock, edited.body[count:], ())).encode(stock.encoding)
+    added = edited.body[count:]
+    return (text + (_code(stock, added, ()) if added else "")).encode(stock.encoding)
 
 
 def _edits(
