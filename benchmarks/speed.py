@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -173,7 +172,7 @@ def code(text: str) -> list[str]:
 def measure(
     commands: Mapping[str, list[str]], before: Callable[[], None] = lambda: None
 ) -> dict[str, float]:
-    """Median seconds of each command, run in turns so that a busy moment hits all alike."""
+    """Least seconds of each command, run in turns so that a busy moment hits all alike."""
     times: dict[str, list[float]] = {name: [] for name in commands}
     for run in range(RUNS + 1):
         for name, command in commands.items():
@@ -181,7 +180,7 @@ def measure(
             seconds = timed(lambda command=command: subprocess.run(command, check=True, **QUIET))
             if run:
                 times[name].append(seconds)
-    return {name: statistics.median(values) for name, values in times.items()}
+    return {name: min(values) for name, values in times.items()}
 
 
 def timed(work: Callable[[], object]) -> float:
