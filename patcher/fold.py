@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
@@ -253,7 +254,9 @@ def _rewrite(
     if isinstance(folded, str):
         return first, Refusal(Outcome.CONFLICT, f"the result does not parse: {folded}")
     checks = {member.patch.faithful for member, _ in items}
-    rewrite = kept or Rewrite(after, {check: check(stock, folded) for check in checks})
+    rewrite = kept or Rewrite(
+        after, {check: _asked(partial(check, stock, folded)) for check in checks}
+    )
     if memo is not None:
         memo[key] = rewrite
     works = _judge(folded, release, items)
@@ -296,8 +299,15 @@ def _judge(parsed: _Parsed, release: Version, items: Items) -> Mapping[str, Judg
         return {member.id: failed for member, _ in items}
     # Patches that work towards one goal share its post-condition: judge once.
     conditions = {member.patch.post_condition for member, _ in items}
-    verdicts = {condition: condition(parsed, release) for condition in conditions}
+    verdicts = {condition: _asked(partial(condition, parsed, release)) for condition in conditions}
     return {member.id: verdicts[member.patch.post_condition] for member, _ in items}
+
+
+def _asked(question: Callable[[], Judgement]) -> Judgement:
+    try:
+        return question()
+    except RecursionError:
+        return Judgement(False, "an expression in the file is too deep to follow")
 
 
 def _refuse(items: Items, culprit: str, refusal: Refusal, path: str) -> Mapping[str, TargetPlan]:

@@ -37,6 +37,8 @@ def spliced(stock: cst.Module, edited: cst.Module, base: bytes) -> bytes | None:
     text = base.decode(stock.encoding)
     if text.encode(stock.encoding) != base or stock.footer or not stock.has_trailing_newline:
         return None
+    if not _same_frame(stock, edited):
+        return None
     count = len(stock.body)
     try:
         edits = list(_edits(stock.body, edited.body[:count], ()))
@@ -76,6 +78,14 @@ def _edits(
             yield from _edits(old.body.body, new.body.body, (*indents, old.body.indent))
         else:
             raise _OtherEditError
+
+
+def _same_frame(stock: cst.Module, edited: cst.Module) -> bool:
+    """Whether two modules differ in their statements at most."""
+    frame = ("header", "footer", "encoding", "default_indent", "default_newline")
+    return stock.has_trailing_newline == edited.has_trailing_newline and all(
+        getattr(stock, name) is getattr(edited, name) for name in frame
+    )
 
 
 def _same_head(old: cst.ClassDef, new: cst.ClassDef) -> bool:

@@ -101,5 +101,7 @@ def test_edits_of_another_kind_are_left_to_the_whole_module() -> None:
     shorter = stock.with_changes(body=stock.body[:-1])
     named = rewrite.statement(stock, "class Other:\n    pass")
     renamed = stock.with_changes(body=[stock.body[0], named, stock.body[2]])
-    for edited in (changed, shorter, renamed):
+    comment = cst.EmptyLine(comment=cst.Comment("# more"))
+    below, above = stock.with_changes(footer=[comment]), stock.with_changes(header=[comment])
+    for edited in (changed, shorter, renamed, below, above):
         assert spliced(stock, edited, TEXT) is None
