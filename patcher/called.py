@@ -39,8 +39,13 @@ def _happenings(node: ast.AST, *, certain: bool) -> Iterator[tuple[Happening, bo
         yield node, certain
 
 
-def names_used(node: ast.AST) -> frozenset[str]:
-    """The names and attributes that are read anywhere inside, whether called or passed on."""
+def names_used(node: ast.AST, *, own: bool = False) -> frozenset[str]:
+    """The names and attributes that are read anywhere inside, whether called or passed on.
+
+    Args:
+        node: where to look.
+        own: of attributes, only those of ``self``.
+    """
     found: set[str] = set()
     pending = [node]
     while pending:
@@ -48,23 +53,7 @@ def names_used(node: ast.AST) -> frozenset[str]:
         if isinstance(inner, ast.Name):
             found.add(inner.id)
         elif isinstance(inner, ast.Attribute):
-            found.add(inner.attr)
-            pending.append(inner.value)
-        else:
-            pending.extend(ast.iter_child_nodes(inner))
-    return frozenset(found)
-
-
-def own_names_used(node: ast.AST) -> frozenset[str]:
-    """The plain names that are read inside, and what is read of ``self``."""
-    found: set[str] = set()
-    pending = [node]
-    while pending:
-        inner = pending.pop()
-        if isinstance(inner, ast.Name):
-            found.add(inner.id)
-        elif isinstance(inner, ast.Attribute):
-            if isinstance(inner.value, ast.Name) and inner.value.id == "self":
+            if not own or (isinstance(inner.value, ast.Name) and inner.value.id == "self"):
                 found.add(inner.attr)
             pending.append(inner.value)
         else:

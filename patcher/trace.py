@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Generic, TypeVar
 
-from .called import happenings, names_used, own_names_used, relevant_inside
+from .called import happenings, names_used, relevant_inside
 from .flow import Flow, Meaning
 from .flow import State as State
 from .flow import Value as Value
@@ -95,7 +95,7 @@ class Tracer(Generic[_M]):
             if reached not in seen:
                 seen.add(reached)
                 yield reached
-                for name in own_names_used(reached):
+                for name in names_used(reached, own=True):
                     homes = (self._functions.get(name), self._methods.get(name))
                     pending += [inner for inner in homes if inner is not None]
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import ast
 
 import pytest
-from kvpatch.called import happenings, names_used, own_names_used, relevant_inside
+from kvpatch.called import happenings, names_used, relevant_inside
 
 
 def _expression(text: str) -> ast.expr:
@@ -51,7 +51,7 @@ def test_a_lambda_is_told_and_not_looked_into() -> None:
 def test_names_are_those_read_called_or_passed_on() -> None:
     node = ast.parse("a.b(c, key=self.d.e)[f] = g")
     assert names_used(node) == {"a", "b", "c", "self", "d", "e", "f", "g"}
-    assert own_names_used(node) == {"a", "c", "self", "d", "f", "g"}
+    assert names_used(node, own=True) == {"a", "c", "self", "d", "f", "g"}
 
 
 @pytest.mark.parametrize(
