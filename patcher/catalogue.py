@@ -80,10 +80,6 @@ class Catalogue:
         return version.public if version.public in self.releases.get(package, {}) else None
 
 
-EMPTY = Catalogue({}, {}, {}, {})
-"""Knows no release."""
-
-
 def load() -> Catalogue:
     """Read the catalogue that came with this kvpatch."""
     data = json.loads(Path(__file__).with_name("releases.json").read_text("utf-8"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,7 +15,8 @@ from . import catalogue as catalogue_module
 from .fsops import Disk
 from .installed import InstalledTree, Site
 from .journal import Store
-from .locate import Environment, locate
+from .locate import Environment, FileFacts, file_facts, locate
+from .outcome import KvpatchError
 from .plan import Options, Plan, plan
 from .series import Selection, discover, select
 from .staleness import CHANGED, MISSING, OURS, REINSTALLED, STALE, staleness
@@ -125,6 +127,7 @@ class View:
     selection: Selection
     plan: Plan
     running: tuple[Running, ...] = ()
+    facts: Mapping[str, FileFacts] = field(default_factory=dict)
 
 
 def open_host(where: Where, disk: Disk, *, needs: str | None = "vllm") -> Host:
@@ -153,3 +156,13 @@ def view(host: Host, choice: Choice) -> View:
     selection = select(discover(), host.versions, choice.only, choice.skip)
     options = replace(choice.options, known=catalogue_module.load())
     return View(host, selection, plan(selection.series, host.tree, options))
+
+
+def with_facts(seen: View) -> View:
+    """The view with how each planned file lies in the environment: link, mode, writable."""
+    facts: dict[str, FileFacts] = {}
+    for file in seen.plan.files:
+        with contextlib.suppress(KvpatchError):
+            site = seen.host.environment.packages[file.package].site
+            facts[file.path] = file_facts(site / file.path)
+    return replace(seen, facts=facts)

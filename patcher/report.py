@@ -8,6 +8,7 @@ from typing import Any
 
 from .application import Reverted
 from .host import Standing, View
+from .locate import FileFacts, LinkKind
 from .outcome import Outcome
 from .plan import FilePlan, PatchPlan, Plan
 from .series import Member
@@ -30,6 +31,7 @@ def plan_data(seen: View) -> dict[str, Any]:
                     "version": installed.version,
                     "site": str(installed.site),
                     "editable": installed.editable,
+                    "shadowed": [str(path) for path in installed.shadowed],
                 }
                 for name, installed in environment.packages.items()
             },
@@ -41,6 +43,7 @@ def plan_data(seen: View) -> dict[str, Any]:
         "running": [{"pid": item.pid, "command": item.command} for item in seen.running],
         "patches": [patch_data(patch) for patch in seen.plan.patches],
         "files": [file_data(file) for file in seen.plan.files],
+        "links": [link_data(path, facts) for path, facts in seen.facts.items()],
     }
 
 
@@ -57,6 +60,18 @@ def patch_data(patch: PatchPlan) -> dict[str, Any]:
             {"path": target.path, "outcome": target.outcome.value, "reason": target.reason}
             for target in patch.targets
         ],
+    }
+
+
+def link_data(path: str, facts: FileFacts) -> dict[str, Any]:
+    """One entry of ``data.links``: how the file lies in the environment."""
+    return {
+        "path": path,
+        "link": facts.link.value,
+        "count": facts.count,
+        "target": facts.target,
+        "writable": facts.writable,
+        "reason": facts.reason,
     }
 
 
@@ -95,7 +110,9 @@ def status_text(seen: View) -> str:
     ]
     if seen.host.interrupted:
         lines.append("interrupted a run stopped half way; the next apply or revert cleans up")
-    lines += ["", *_table(_file_rows(seen.plan)), "", patches_text(seen.plan)]
+    for name, installed in seen.host.environment.packages.items():
+        lines += [f"hidden      another {name}, in {path}" for path in installed.shadowed]
+    lines += ["", *_table(_file_rows(seen)), "", patches_text(seen.plan)]
     if untested := _untested(seen.plan):
         lines += ["", untested]
     return "\n".join(lines)
@@ -146,12 +163,26 @@ def _back_answer(standings: Sequence[Standing]) -> str:
     return f"yes, `kvpatch revert` puts {files} back byte for byte"
 
 
-def _file_rows(plan: Plan) -> list[tuple[str, ...]]:
+def _file_rows(seen: View) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("is now", "apply would", "file")]
-    for file in plan.files:
-        would = "change it" if file.pending and not plan.refused else "leave it"
-        rows.append((file.state, would, file.path))
+    for file in seen.plan.files:
+        would = "change it" if file.pending and not seen.plan.refused else "leave it"
+        rows.append((file.state, would, file.path + _how_it_lies(seen.facts.get(file.path))))
     return rows if len(rows) > 1 else []
+
+
+def _how_it_lies(facts: FileFacts | None) -> str:
+    """What an operator should know of the file before it is replaced; nothing of a plain one."""
+    if facts is None:
+        return ""
+    notes = []
+    if facts.link is LinkKind.HARD:
+        notes.append(f"one of {facts.count} hard links, the others stay as they are")
+    if facts.link is LinkKind.SYMBOLIC:
+        notes.append(f"a symbolic link to {facts.target}, which stays as it is")
+    if not facts.writable:
+        notes.append(f"can't be replaced: {facts.reason}")
+    return f" ({'; '.join(notes)})" if notes else ""
 
 
 def _patch_rows(plan: Plan) -> list[tuple[str, ...]]:

@@ -24,6 +24,7 @@ from . import trial_checks as checks
 from .bounded import run
 from .installer import Say
 from .outcome import ExitCode, KvpatchError, Report
+from .schema import misread
 from .stack import Stack, default_cache, ensure, existing
 from .trial_checks import MULTI, OTHER, PROBE, Check
 from .trial_engine import Bench, EngineRun, reasons
@@ -118,7 +119,16 @@ class Trial:
         done &= self.story.tell(checks.only_planned(differing, applied))
         status, _ = self._kvpatch("status")
         done &= self.story.tell(checks.patched(status))
-        return done & self.story.tell(checks.answered("verify", *self._kvpatch("verify")))
+        done &= self.story.tell(checks.answered("verify", *self._kvpatch("verify")))
+        self._profiled()
+        return done
+
+    def _profiled(self) -> None:
+        """The profile, read by LMCache's own configuration code."""
+        profile, code = self._kvpatch("profile", "gds-blend", "--gds-path", "/mnt/kv cache")
+        if self.story.tell(checks.answered("profile gds-blend", profile, code)):
+            differing = misread(self.stack.python, profile["data"]["yaml"])
+            self.story.tell(checks.reads_profile(differing))
 
     def _reverted(self) -> None:
         self.story.tell(checks.answered("revert", *self._kvpatch("revert")))
@@ -137,9 +147,9 @@ class Trial:
     def _within(self, line: str) -> None:
         self.story.say(f"   {line}")
 
-    def _kvpatch(self, command: str) -> tuple[Mapping[str, Any], int | None]:
+    def _kvpatch(self, *command: str) -> tuple[Mapping[str, Any], int | None]:
         place = ("--python", str(self.stack.python))
-        argv = [sys.executable, "-m", "kvpatch", command, *place, "--json"]
+        argv = [sys.executable, "-m", "kvpatch", *command, *place, "--json"]
         # Elsewhere than the checkout, whose folders must not be taken for packages.
         ended = run(argv, limit=CLI_LIMIT_S, cwd=self.bench.folder)
         return envelope(ended.output), ended.code

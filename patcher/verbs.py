@@ -34,7 +34,7 @@ def status(where: Where, choice: Choice, disk: Disk) -> Report:
     """Whether the host is patched, with what, and whether it can be taken back."""
     brief = replace(choice, options=replace(choice.options, brief=True))
     with _looking():
-        seen = hosts.view(hosts.open_host(where, disk), brief)
+        seen = hosts.with_facts(hosts.view(hosts.open_host(where, disk), brief))
         return Report("status", status_text(seen), plan_data(seen))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kvpatch.application import Reverted
 from kvpatch.host import Host, Standing, View
-from kvpatch.locate import Environment, Installed
+from kvpatch.locate import Environment, FileFacts, Installed, LinkKind
 from kvpatch.outcome import Outcome
 from kvpatch.plan import FilePlan, PatchPlan, Plan, digest
 from kvpatch.processes import Running
@@ -257,3 +257,37 @@ def test_a_revert_that_replaced_nothing_asks_for_no_restart() -> None:
     assert "restart" not in revert_text(reverted("reinstalled"), dry_run=False)
     assert "restart" not in revert_text(reverted("put-back"), dry_run=True)
     assert revert_text(reverted(), dry_run=False).startswith("there is nothing to revert")
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({}, "vllm/a.py"),
+        (
+            {"link": LinkKind.HARD, "count": 3},
+            "vllm/a.py (one of 3 hard links, the others stay as they are)",
+        ),
+        (
+            {"link": LinkKind.SYMBOLIC, "target": "/cache/a.py"},
+            "vllm/a.py (a symbolic link to /cache/a.py, which stays as it is)",
+        ),
+        (
+            {"writable": False, "reason": "it is on a read-only mount"},
+            "vllm/a.py (can't be replaced: it is on a read-only mount)",
+        ),
+    ],
+)
+def test_status_says_how_a_file_lies_before_it_is_replaced(
+    facts: dict[str, object], said: str
+) -> None:
+    plain = FileFacts(Path("/x"), LinkKind.PLAIN, 1, None, 0o644, 0, 0, True, None)
+    file = FilePlan("vllm/a.py", "vllm", "vllm", "pristine", b"a", b"a", digest(b"b"))
+    seen = view(patch(Outcome.PENDING))
+    seen = replace(
+        seen,
+        plan=replace(seen.plan, files=(file,)),
+        facts={"vllm/a.py": replace(plain, **facts)},
+    )
+    assert f"pristine  change it    {said}" in status_text(seen).splitlines()
+    (link,) = plan_data(seen)["links"]
+    assert (link["path"], link["writable"]) == ("vllm/a.py", facts.get("writable", True))

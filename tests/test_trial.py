@@ -24,6 +24,7 @@ class Host:
         self.patched = patched
         self.faults = faults
         self.done: list[str] = []
+        self.misread = ("chunk_size: 1, not 256",) if "misread" in faults else ()
 
     def verb(self, command: str) -> tuple[Mapping[str, Any], int]:
         self.done.append(command)
@@ -36,6 +37,7 @@ class Host:
             "patches": [{"id": "KV001", "outcome": "already"}],
             "revertible": True,
             "files": [{"path": FILE}],
+            "yaml": "chunk_size: 256",
         }
         return {"schema": 1, "exit_code": 0, "status": "ok", "errors": [], "data": data}, 0
 
@@ -73,7 +75,8 @@ def _ran(connector: str, facts: Mapping[str, Mapping[str, Any]], **change: Any) 
 
 
 def _trial(host: Host, monkeypatch: pytest.MonkeyPatch, own: bool = True) -> Trial:
-    monkeypatch.setattr(Trial, "_kvpatch", lambda _, command: host.verb(command))
+    monkeypatch.setattr(Trial, "_kvpatch", lambda _, *words: host.verb(words[0]))
+    monkeypatch.setattr(trial, "misread", lambda *_: host.misread)
     monkeypatch.setattr(Trial, "_record", lambda *_: ([FILE] if host.patched else [], 2))
     stack = Stack(Path("/env/bin/python"), "1.0", "3.0")
     return Trial(stack, host, Story(lambda _: None), own)  # type: ignore[arg-type]
@@ -104,6 +107,17 @@ def test_a_patch_that_does_not_register_is_no_proof(monkeypatch: pytest.MonkeyPa
     assert done.exit_code == ExitCode.NO
     assert done.text.startswith("Not proved on")
     assert "4. Patched: the engine generates tokens" in done.text
+
+
+def test_a_profile_that_lmcache_reads_otherwise_is_no_proof(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = _trial(Host(faults=("misread",)), monkeypatch)
+    told.run()
+    done = trial.report(told.stack, told.story, 1.0)
+    assert done.exit_code == ExitCode.NO
+    assert "reads every key of the profile" in done.text
+    assert any(check.seen == "chunk_size: 1, not 256" for _, check in told.story.failed)
 
 
 def test_a_refused_apply_starts_no_patched_engine_and_is_still_reverted(

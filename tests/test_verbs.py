@@ -20,6 +20,7 @@ PLANNED = [
     "running",
     "patches",
     "files",
+    "links",
 ]
 PATCH = ["id", "distribution", "version", "outcome", "reason", "tested", "targets"]
 TARGET = ["path", "outcome", "reason"]
@@ -60,6 +61,7 @@ def test_the_verbs_that_plan_have_exactly_the_documented_keys(
         "version",
         "site",
         "editable",
+        "shadowed",
     ]
     assert [list(patch) for patch in data["patches"]] == [PATCH, PATCH]
     assert all(list(t) == TARGET for patch in data["patches"] for t in patch["targets"])
