@@ -12,7 +12,7 @@ from .fsops import Disk
 from .host import Choice, Host, View, Where, open_host, view
 from .locate import Environment, compile_for_target, file_facts
 from .outcome import ExitCode, KvpatchError, Outcome
-from .plan import GOAL, FilePlan, PatchPlan, Plan
+from .plan import GOAL, FilePlan, Options, PatchPlan, Plan
 from .series import discover
 from .target_probe import UNKNOWN_VERSION
 
@@ -58,17 +58,20 @@ def apply(
     try:
         refuse(seen)
         if seen.plan.changes and not while_running:
-            seen = replace(seen, running=_running(host.environment))
+            seen = replace(seen, running=running_in(host))
             refuse_running(seen.running)
         check_target(host, seen.plan.changes)
         if dry_run or not seen.plan.changes:
             return Applied(seen, written=False)
         prefixes = bytecode_prefixes(host.environment)
-        commit(_site_changes(host, seen), disk=disk, pycache_prefixes=prefixes)
+        done = commit(_site_changes(host, seen), disk=disk, pycache_prefixes=prefixes)
     except KvpatchError as error:
         return Applied(seen, written=False, refusal=error)
-    done = View(_reread(host), seen.selection, _as_applied(seen.plan), seen.running)
-    return Applied(done, written=True)
+    if done.transaction is None:
+        # Another run has put the same in since this one planned.
+        return Applied(view(open_host(host.where, disk), choice), written=False)
+    applied = View(_reread(host), seen.selection, _as_applied(seen.plan), seen.running)
+    return Applied(applied, written=True)
 
 
 def _reread(host: Host) -> Host:
@@ -99,8 +102,10 @@ def revert(
         pycache_prefixes=bytecode_prefixes(host.environment),
     )
     if not while_running and put(dry_run=True).files:
-        refuse_running(_running(host.environment))
+        refuse_running(running_in(host))
     done = put(dry_run=dry_run)
+    if not done.files:
+        refuse_orphans(host)
     return Reverted(host, done.files, done.archives, written=done.transaction is not None)
 
 
@@ -116,7 +121,7 @@ def refuse(seen: View) -> None:
         raise KvpatchError(
             f"patch-{first.outcome.value}",
             f"{first.id} is {first.outcome.value}: {first.reason}",
-            _way_out(first),
+            way_out(first),
         )
     if not seen.plan.goal_holds:
         raise goal_missed(seen)
@@ -153,7 +158,31 @@ def _widest(ranges: Sequence[str]) -> str:
     )
 
 
-def _way_out(first: PatchPlan) -> str:
+def refuse_orphans(host: Host) -> None:
+    """See that no file holds what kvpatch inserted where no journal says how to take it out.
+
+    Raises:
+        KvpatchError: ``no-journal``.
+    """
+    if "vllm" not in host.environment.packages:
+        return
+    try:
+        files = view(host, Choice(options=Options(brief=True))).plan.files
+    except KvpatchError:
+        # A host that can't be planned on has nothing that a journal could take out either.
+        return
+    for file in files:
+        if file.orphaned:
+            raise KvpatchError(
+                "no-journal",
+                f"{file.path} holds code of kvpatch, and no journal here says how to take it out",
+                "give the --state that apply was given, move the environment back to where it was "
+                f"patched, or reinstall {file.distribution}",
+            )
+
+
+def way_out(first: PatchPlan) -> str:
+    """What to do about a patch that is refused."""
     if first.outcome is Outcome.FOREIGN:
         return (
             f"reinstall {first.distribution} {first.version} and apply again; "
@@ -162,7 +191,7 @@ def _way_out(first: PatchPlan) -> str:
         )
     if first.outcome is Outcome.CONFLICT:
         return f"make the file a plain one again: reinstall {first.distribution}, then apply"
-    return "this release needs a newer kvpatch; `kvpatch validate` shows the releases that fit"
+    return "this release needs a newer kvpatch; `kvpatch list` shows the releases it is made for"
 
 
 def refuse_running(found: Sequence[Running]) -> None:
@@ -207,10 +236,11 @@ def check_target(host: Host, changes: Sequence[FilePlan]) -> None:
             )
 
 
-def _running(environment: Environment) -> tuple[Running, ...]:
+def running_in(host: Host) -> tuple[Running, ...]:
+    """The vLLM processes of the host's environment, as far as they can be seen."""
     from .processes import running
 
-    return running(environment)
+    return running(host.environment)
 
 
 def _site_changes(host: Host, seen: View) -> list[SiteChanges]:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _MOST_NAMED = 8
 
+MARK = b"def _kvpatch_"
+"""What every file that kvpatch rewrote holds: the functions that it inserts have this prefix."""
+
 _Parsed = ast.Module | str
 """A parsed text, or a sentence why it does not parse."""
 
@@ -86,6 +89,11 @@ class FilePlan:
     def before_digest(self) -> str:
         """sha256 of the bytes as they stand."""
         return digest(self.content)
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether the file holds what kvpatch inserts although it is not ours by a journal."""
+        return self.state not in ("ours", "pristine") and MARK in self.content
 
     @property
     def pending(self) -> bool:

@@ -172,6 +172,8 @@ class Disk:
             self.mkdir(path.parent)
         self._before("mkdir", path)
         path.mkdir(exist_ok=True)
+        # Whoever may read the environment may ask what was done to it, whatever root's umask.
+        path.chmod(0o755)
         self.fsync_dir(path.parent)
 
     def rmdir(self, path: Path) -> bool:

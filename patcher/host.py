@@ -14,7 +14,7 @@ from packaging.version import Version
 from . import catalogue as catalogue_module
 from .fsops import Disk
 from .installed import InstalledTree, Site
-from .journal import Store
+from .journal import Journal, Store
 from .locate import Environment, FileFacts, file_facts, locate
 from .outcome import KvpatchError
 from .plan import Options, Plan, plan
@@ -73,7 +73,7 @@ class Host:
         """What became of every file that kvpatch wrote here, by the journals."""
         states = self.tree.distribution_states
         return tuple(
-            Standing(path, state)
+            Standing(path, state, _basis(site.journal, path))
             for site in self.sites.values()
             if site.journal is not None
             for path, state in staleness(site.journal, states).items()
@@ -93,6 +93,7 @@ class Standing:
 
     path: str
     state: str
+    basis: str = "pristine"
 
     @property
     def ours(self) -> bool:
@@ -156,6 +157,10 @@ def view(host: Host, choice: Choice) -> View:
     selection = select(discover(), host.versions, choice.only, choice.skip)
     options = replace(choice.options, known=catalogue_module.load())
     return View(host, selection, plan(selection.series, host.tree, options))
+
+
+def _basis(journal: Journal, path: str) -> str:
+    return next((entry.basis for entry in journal.known if entry.path == path), "pristine")
 
 
 def with_facts(seen: View) -> View:

@@ -117,7 +117,12 @@ def _names() -> list[str]:
     return sorted(file.name[: -len(".yaml")] for file in files if file.name.endswith(".yaml"))
 
 
-def _template(name: str) -> Mapping[str, Any]:
+def require(name: str) -> None:
+    """See that there is such a profile.
+
+    Raises:
+        KvpatchError: ``unknown-profile``, exit 2.
+    """
     names = _names()
     if name not in names:
         raise KvpatchError(
@@ -126,6 +131,10 @@ def _template(name: str) -> Mapping[str, Any]:
             f"take one of: {', '.join(names)}",
             ExitCode.USAGE,
         )
+
+
+def _template(name: str) -> Mapping[str, Any]:
+    require(name)
     text = resources.files(f"{__package__}.profiles").joinpath(f"{name}.yaml").read_text("utf-8")
     template: Mapping[str, Any] = yaml.safe_load(text)
     return template

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 from .application import Reverted
-from .host import Standing, View
+from .host import Standing, View, Where
 from .locate import FileFacts, LinkKind
 from .outcome import Outcome
 from .plan import FilePlan, PatchPlan, Plan
@@ -16,6 +17,9 @@ from .staleness import REINSTALLED
 
 PUT_BACK = "put-back"
 RESTART = "restart vLLM: a running engine keeps the code it started with"
+MORE = (
+    "this lets CacheBlend start; `kvpatch profile gds-blend` says what else a pair needs to blend"
+)
 
 
 def plan_data(seen: View) -> dict[str, Any]:
@@ -106,10 +110,13 @@ def status_text(seen: View) -> str:
     lines = [environment_line(seen), ""]
     lines += [
         f"patched     {_patched_answer(seen.plan, standings)}",
-        f"take back   {_back_answer(standings)}",
+        f"take back   {_back_answer(seen)}",
     ]
     if seen.host.interrupted:
         lines.append("interrupted a run stopped half way; the next apply or revert cleans up")
+    if seen.running:
+        pids = ", ".join(str(process.pid) for process in seen.running)
+        lines.append(f"running     vLLM runs from here (pid {pids}); what it runs may be older")
     for name, installed in seen.host.environment.packages.items():
         lines += [f"hidden      another {name}, in {path}" for path in installed.shadowed]
     lines += ["", *_table(_file_rows(seen)), "", patches_text(seen.plan)]
@@ -143,6 +150,8 @@ def _patched_answer(plan: Plan, standings: Sequence[Standing]) -> str:
         return f"yes, with {', '.join(ours)}"
     if patched(plan):
         whose = "changed since kvpatch wrote it" if standings else "not by kvpatch"
+        if not standings and any(file.orphaned for file in plan.files):
+            whose = "by a kvpatch whose journal is not here"
         return f"yes, but {whose}: apply leaves it as it is"
     if pending := ids[Outcome.PENDING]:
         have = f", only with {', '.join(ours)}" if ours else ""
@@ -150,7 +159,13 @@ def _patched_answer(plan: Plan, standings: Sequence[Standing]) -> str:
     return "no, and no chosen patch is for this release"
 
 
-def _back_answer(standings: Sequence[Standing]) -> str:
+def _back_answer(seen: View) -> str:
+    standings = seen.host.standings
+    if any(file.orphaned for file in seen.plan.files) and not standings:
+        return (
+            "not from here: the file holds code of kvpatch, and no journal here; give the --state "
+            "that apply was given, or reinstall"
+        )
     if not standings:
         return "nothing to take back"
     stuck = [item for item in standings if not item.revertible]
@@ -160,7 +175,17 @@ def _back_answer(standings: Sequence[Standing]) -> str:
     if not count:
         return "nothing to take back: what kvpatch wrote was reinstalled since"
     files = "1 file" if count == 1 else f"{count} files"
-    return f"yes, `kvpatch revert` puts {files} back byte for byte"
+    back = command(seen.host.where, "revert")
+    edited = [item.path for item in standings if item.basis != "pristine"]
+    how = f", {edited[0]} as it was found, not as released" if edited else ""
+    return f"yes, `{back}` puts {files} back byte for byte{how}"
+
+
+def command(where: Where, verb: str) -> str:
+    """The command line of a verb for the place that was given."""
+    options = {"--python": where.python, "--site": where.site, "--state": where.state}
+    given = [part for name, path in options.items() if path for part in (name, str(path))]
+    return shlex.join(["kvpatch", verb, *given])
 
 
 def _file_rows(seen: View) -> list[tuple[str, ...]]:

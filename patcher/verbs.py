@@ -17,7 +17,9 @@ from .host import Choice, View, Where
 from .outcome import ExitCode, KvpatchError, Report
 from .plan import FilePlan, Options
 from .report import (
+    MORE,
     RESTART,
+    command,
     environment_line,
     patch_details,
     patched,
@@ -32,25 +34,30 @@ from .series import Member, discover
 
 def status(where: Where, choice: Choice, disk: Disk) -> Report:
     """Whether the host is patched, with what, and whether it can be taken back."""
+    _know(choice)
     brief = replace(choice, options=replace(choice.options, brief=True))
     with _looking():
         seen = hosts.with_facts(hosts.view(hosts.open_host(where, disk), brief))
+        seen = replace(seen, running=application.running_in(seen.host))
         return Report("status", status_text(seen), plan_data(seen))
 
 
 def diff(where: Where, choice: Choice, disk: Disk) -> Report:
     """What apply would change, as a unified diff."""
+    _know(choice)
     with _looking():
         seen = hosts.view(hosts.open_host(where, disk), choice)
         data = plan_data(seen)
     text = "".join(_unified(file) for file in seen.plan.changes)
-    return Report("diff", text.rstrip("\n") or _no_diff(seen), {**data, "diff": text})
+    notes = () if text else (_no_diff(seen),)
+    return Report("diff", text.rstrip("\n"), {**data, "diff": text}, notes=notes)
 
 
 def apply(
     where: Where, choice: Choice, disk: Disk, *, dry_run: bool, while_running: bool
 ) -> Report:
     """Put the patches in, all or nothing."""
+    _know(choice)
     # The import takes longer than the target interpreter needs to answer: do both at once.
     threading.Thread(target=importlib.import_module, args=("libcst",), daemon=True).start()
     host = hosts.open_host(where, disk)
@@ -62,7 +69,8 @@ def apply(
     lines = [environment_line(done.view), "", patches_text(done.view.plan), ""]
     if done.written:
         names = [file.path for file in done.view.plan.files if file.pending]
-        lines += [f"wrote {', '.join(names)}; `kvpatch revert` takes it back", RESTART]
+        back = command(done.view.host.where, "revert")
+        lines += [f"wrote {', '.join(names)}; `{back}` takes it back", MORE, RESTART]
     elif done.view.plan.changes:
         lines.append("nothing was written: this was a dry run, and apply would go through")
     else:
@@ -73,19 +81,20 @@ def apply(
 
 def verify(where: Where, choice: Choice, disk: Disk) -> Report:
     """Whether everything is in place: an apply that may not write."""
+    _know(choice)
     thorough = replace(choice, options=replace(choice.options, thorough=True))
     with _looking():
         host = hosts.open_host(where, disk)
         seen = hosts.view(host, thorough)
         data = plan_data(seen)
     errors = []
-    if not seen.plan.goal_holds:
+    if not seen.plan.goal_holds and not seen.plan.refused:
         errors.append(application.goal_missed(seen))
     errors += [
         KvpatchError(
             f"patch-{patch.outcome.value}",
             f"{patch.id} is {patch.outcome.value}: {patch.reason}",
-            "run `kvpatch apply`, or `kvpatch status` for the whole picture",
+            application.way_out(patch) if patch.outcome.refused else "run `kvpatch apply`",
             ExitCode.NO,
         )
         for patch in seen.plan.patches
@@ -139,6 +148,7 @@ def profile(where: Where, name: str, settings: Mapping[str, str], disk: Disk) ->
     """The LMCache configuration for a use, as the installed LMCache understands it."""
     from . import render, schema
 
+    render.require(name)
     host = hosts.open_host(where, disk, needs="lmcache")
     found = host.tree.package("lmcache")
     if found is None:
@@ -165,6 +175,8 @@ def profile(where: Where, name: str, settings: Mapping[str, str], disk: Disk) ->
             for need in made.needs
         ],
         "warnings": list(made.warnings),
+        "notes": list(made.notes),
+        "runs": made.runs,
     }
     missing = [
         f"not in place: {need.what}: {need.hint}" for need in made.needs if need.present is not True
@@ -197,6 +209,16 @@ def save_profile(report: Report, output: Path, *, force: bool) -> Report:
             ExitCode.ENVIRONMENT,
         ) from error
     return replace(report, text="", notes=(f"wrote {output}", *report.notes))
+
+
+def _know(choice: Choice) -> None:
+    """See that the chosen patches exist, wherever vLLM may be.
+
+    Raises:
+        KvpatchError: ``unknown-patch``.
+    """
+    for patch_id in (*choice.only, *choice.skip):
+        discover().get(patch_id)
 
 
 @contextlib.contextmanager

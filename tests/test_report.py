@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from kvpatch.application import Reverted
-from kvpatch.host import Host, Standing, View
+from kvpatch.host import Host, Standing, View, Where
 from kvpatch.locate import Environment, FileFacts, Installed, LinkKind
 from kvpatch.outcome import Outcome
 from kvpatch.plan import FilePlan, PatchPlan, Plan, digest
@@ -33,6 +33,7 @@ class FakeHost:
     environment: Environment
     standings: tuple[Standing, ...] = ()
     interrupted: bool = False
+    where: Where = field(default_factory=Where)
 
 
 def patch(

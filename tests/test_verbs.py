@@ -284,7 +284,8 @@ def test_status_answers_first_whether_patched_and_whether_it_can_be_taken_back(
     assert status()["take back"] == "nothing to take back"
     on(site, "apply")
     assert status()["patched"] == "yes, with KV001"
-    assert status()["take back"] == "yes, `kvpatch revert` puts 1 file back byte for byte"
+    back = f"kvpatch revert --site {site.path}"
+    assert status()["take back"] == f"yes, `{back}` puts 1 file back byte for byte"
     edit(site)
     assert status()["patched"].startswith("yes, but changed since kvpatch wrote it")
     assert status()["take back"].startswith("not as it stands: vllm/v1/worker/gpu_worker.py was")
@@ -331,8 +332,10 @@ def test_diff_is_a_patch_that_gives_what_apply_writes(site: FakeSite, tmp_path: 
     subprocess.run([sys.executable, "-c", _APPLY_DIFF, copy.path], input=text.encode(), check=True)
     on(site, "apply")
     assert copy.worker.read_bytes() == site.worker.read_bytes()
-    assert kvpatch("diff", "--site", site.path).out == (
-        "apply would change nothing: everything is in place\n"
+    again = kvpatch("diff", "--site", site.path)
+    assert (again.out, again.err) == (
+        "",
+        "kvpatch: apply would change nothing: everything is in place\n",
     )
 
 
@@ -367,9 +370,10 @@ def test_apply_says_that_it_can_be_taken_back(site: FakeSite) -> None:
 def test_diff_says_why_apply_would_change_nothing(tmp_path: Path) -> None:
     for state, reason in (("too old", "0.8.4 is not supported"), ("foreign", "differs from")):
         site = prepare(tmp_path / state, state)
-        text = kvpatch("diff", "--site", site).out
-        assert text.startswith("apply would change nothing: ")
-        assert reason in text
+        ran = kvpatch("diff", "--site", site)
+        assert ran.out == ""
+        assert ran.err.startswith("kvpatch: apply would change nothing: ")
+        assert reason in ran.err
 
 
 def test_the_diff_is_in_the_data_too(site: FakeSite) -> None:
@@ -391,3 +395,42 @@ def test_looking_at_a_patched_host_imports_no_rewriter(site: FakeSite) -> None:
     for verb in ("status", "revert"):
         command = [sys.executable, "-c", code, verb, "--site", str(site.path)]
         subprocess.run(command, check=True, capture_output=True, env=clean_environ(), cwd="/")
+
+
+def test_a_patched_file_whose_journal_is_elsewhere_is_told_and_not_reverted(
+    site: FakeSite, tmp_path: Path
+) -> None:
+    kvpatch("apply", "--site", site.path, "--state", tmp_path / "state")
+    text = kvpatch("status", "--site", site.path).out
+    assert answers_of(text, "patched").startswith("yes, but by a kvpatch whose journal is not here")
+    assert answers_of(text, "take back").startswith("not from here")
+    ran = on(site, "revert")
+    assert (ran.code, ran.error["code"]) == (3, "no-journal")
+    assert "--state" in ran.error["hint"]
+    ran = kvpatch("revert", "--site", site.path, "--state", tmp_path / "state")
+    assert ran.code == 0
+    assert site.worker.read_text() == LATE
+
+
+def test_the_way_back_is_printed_with_the_place_that_was_given(site: FakeSite) -> None:
+    out = kvpatch("apply", "--site", site.path).out
+    assert f"`kvpatch revert --site {site.path}` takes it back" in out
+
+
+def test_status_says_that_what_comes_back_is_an_edit(site: FakeSite) -> None:
+    edit(site)
+    kvpatch("apply", "--accept-foreign", "--site", site.path)
+    text = kvpatch("status", "--site", site.path).out
+    assert "as it was found, not as released" in answers_of(text, "take back")
+
+
+@pytest.mark.parametrize("words", [["apply", "--only", "KV999"], ["profile", "nope"]])
+def test_a_wrong_name_is_a_usage_error_wherever_vllm_may_be(
+    words: list[str], tmp_path: Path
+) -> None:
+    assert kvpatch(*words, "--site", tmp_path).code == 2
+
+
+def answers_of(text: str, question: str) -> str:
+    (line,) = [line for line in text.splitlines() if line.startswith(question)]
+    return line.removeprefix(question).strip()
