@@ -71,7 +71,8 @@ PATCH = Patch(
     why="Up to vLLM 0.11.0 the KV connector is created before the model exists, so LMCache's "
     "blender can't find it.",
     how="Creates LMCache's in-process connector at the end of Worker.load_model, after "
-    "registration; every other connector is created where it always was.",
+    "registration (a MultiConnector that holds it moves as a whole); every other connector is "
+    "created where it always was.",
     upstream="https://github.com/vllm-project/vllm/pull/25712",
     retire_when="Support for vLLM 0.11.0 and older ends; 0.11.1 creates it later by itself.",
     post_condition=registers_bare_model,
