@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from . import bytecode
 from .fsops import Disk
 from .host import Choice, Host, View, Where, open_host, view
+from .links import why_no_new_file
 from .locate import Environment, compile_for_target, file_facts
 from .outcome import ExitCode, KvpatchError, Outcome
 from .plan import GOAL, FilePlan, Options, PatchPlan, Plan
@@ -54,7 +57,14 @@ def apply(
     if host.interrupted and not dry_run:
         recover(host.places, disk=disk)
         host = open_host(host.where, disk)
-    seen = view(host, choice)
+    try:
+        seen = view(host, choice)
+    except KvpatchError as error:
+        if error.code != "original-damaged":
+            raise
+        # Another run may have taken the journal away since it was read.
+        host = open_host(host.where, disk)
+        seen = view(host, choice)
     try:
         refuse(seen)
         if seen.plan.changes and not while_running:
@@ -90,9 +100,14 @@ def revert(
     Raises:
         KvpatchError: where a file was changed since, or the environment does not let it happen.
     """
+    from .transaction import recover
     from .transaction import revert as put_back
 
-    host = open_host(where, disk, needs=None if where.site else "vllm")
+    needs = None if where.site else "vllm"
+    host = open_host(where, disk, needs=needs)
+    if host.interrupted and not dry_run:
+        recover(host.places, disk=disk)
+        host = open_host(where, disk, needs=needs)
     put = partial(
         put_back,
         host.places,
@@ -101,8 +116,12 @@ def revert(
         current=host.tree.distribution_states,
         pycache_prefixes=bytecode_prefixes(host.environment),
     )
-    if not while_running and put(dry_run=True).files:
+    ahead = put(dry_run=True).files
+    if ahead and not while_running:
         refuse_running(running_in(host))
+    for file in ahead:
+        if file.state == "put-back" and file.before is not None:
+            check_replaceable(Path(file.site), file.path)
     done = put(dry_run=dry_run)
     if not done.files:
         refuse_orphans(host)
@@ -156,6 +175,26 @@ def _widest(ranges: Sequence[str]) -> str:
     return " or ".join(
         text for text, own in clauses.items() if not any(own > other for other in clauses.values())
     )
+
+
+def check_replaceable(site: Path, path: str) -> None:
+    """See that a file can be replaced and its bytecode removed, before anything is written.
+
+    Raises:
+        KvpatchError: ``read-only``; exit 4.
+    """
+    facts = file_facts(site / path)
+    what, why = site / path, None if facts.writable else facts.reason
+    for folder in bytecode.folders([site], path):
+        if why is None and any(folder.glob(f"{Path(path).stem}.*.pyc")):
+            what, why = folder, why_no_new_file(folder)
+    if why is not None:
+        raise KvpatchError(
+            "read-only",
+            f"{what} can't be replaced: {why}",
+            "run as a user who may write there, or patch the image that it comes from",
+            ExitCode.ENVIRONMENT,
+        )
 
 
 def refuse_orphans(host: Host) -> None:
@@ -216,15 +255,7 @@ def check_target(host: Host, changes: Sequence[FilePlan]) -> None:
         KvpatchError: ``read-only`` or ``does-not-compile``.
     """
     for change in changes:
-        site = host.environment.packages[change.package].site
-        facts = file_facts(site / change.path)
-        if not facts.writable:
-            raise KvpatchError(
-                "read-only",
-                f"{site / change.path} can't be replaced: {facts.reason}",
-                "run as a user who may write there, or patch the image that it comes from",
-                ExitCode.ENVIRONMENT,
-            )
+        check_replaceable(host.environment.packages[change.package].site, change.path)
     interpreter = host.environment.interpreter
     if interpreter is not None:
         sources = {change.path: change.after for change in changes if change.after is not None}
@@ -301,6 +332,8 @@ def _as_applied(planned: Plan) -> Plan:
 def bytecode_prefixes(environment: Environment) -> tuple[str, ...]:
     """Where the target keeps bytecode apart from the sources, if it does."""
     interpreter = environment.interpreter
-    if interpreter is None or interpreter.pycache_prefix is None:
-        return ()
-    return (interpreter.pycache_prefix,)
+    if interpreter is None:
+        prefix = os.environ.get("PYTHONPYCACHEPREFIX")
+    else:
+        prefix = interpreter.pycache_prefix
+    return (prefix,) if prefix else ()

@@ -209,7 +209,9 @@ class Disk:
             self.mkdir(path.parent)
             self._before("lock", path)
             with contextlib.suppress(FileNotFoundError):  # the run before removed it just now
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                descriptor = os.open(
+                    path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644
+                )
                 try:
                     if _take(descriptor, path):
                         return Lock(descriptor)

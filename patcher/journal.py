@@ -79,6 +79,10 @@ def _root(real: Path) -> Path:
     return real.parent
 
 
+_BLOB = re.compile(r"[0-9a-f]{64}(\.new)?")
+"""The names of what kvpatch keeps among the originals; anything else is somebody's own."""
+
+
 @dataclass(frozen=True)
 class Store:
     """The state folder of one site folder.
@@ -104,7 +108,7 @@ class Store:
         """
         with environment_errors():
             try:
-                text = self.disk.read(self.directory / JOURNAL)
+                text = self._read_file(self.directory / JOURNAL)
             except (FileNotFoundError, NotADirectoryError):
                 return None
             except IsADirectoryError:
@@ -123,7 +127,7 @@ class Store:
         path = self._blob(digest)
         with environment_errors():
             try:
-                data = self.disk.read(path)
+                data = self._read_file(path)
             except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
                 data = None
         if data is None or sha256(data) != digest:
@@ -135,6 +139,10 @@ class Store:
                 ExitCode.REFUSED,
             )
         return data
+
+    def _read_file(self, path: Path) -> bytes:
+        """The bytes of a file; none of what is no file, such as a pipe that would never end."""
+        return self.disk.read(path) if path.is_file() or not path.exists() else b""
 
     def keep(self, data: bytes) -> str:
         """Save bytes under their sha256, which is returned."""
@@ -148,7 +156,10 @@ class Store:
 
     def write(self, journal: Journal) -> None:
         """Put a journal in place of the one before, at once or not at all."""
-        self.disk.write(self.directory / JOURNAL, render(journal))
+        text = render(journal)
+        # What could not be read again must not be written.
+        parse(text, str(self.directory))
+        self.disk.write(self.directory / JOURNAL, text)
 
     def remove(self) -> None:
         """Take the journal away; the bytes it needed stay until ``tidy``."""
@@ -162,6 +173,13 @@ class Store:
             KvpatchError: ``locked``, or ``state-not-writable`` for a new folder; exit 4.
             OSError: for a folder that holds a journal already.
         """
+        for path in (self.directory, self.directory / BLOBS, self.directory / LOCK):
+            if path.is_symlink():
+                raise KvpatchError(
+                    "state-linked",
+                    f"{path} is a symbolic link, which kvpatch never makes",
+                    "put the folder or file itself there, or give another one with --state",
+                )
         try:
             return self.disk.lock(self.directory / LOCK)
         except OSError as error:
@@ -182,9 +200,13 @@ class Store:
         """What an interrupted run left that no journal needs; archives are never among it."""
         journal = self._alive()
         needed = journal.blobs if journal else frozenset()
-        kept = {BLOBS, ARCHIVE} | ({JOURNAL, LOCK} if journal else set())
-        found = [path for path in _children(self.directory) if path.name not in kept]
-        found += [path for path in _children(self.directory / BLOBS) if path.name not in needed]
+        made = {f"{JOURNAL}.new", f"{ARCHIVE}.new"} | (set() if journal else {JOURNAL, LOCK})
+        found = [path for path in _children(self.directory) if path.name in made]
+        found += [
+            path
+            for path in _children(self.directory / BLOBS)
+            if path.name not in needed and _BLOB.fullmatch(path.name)
+        ]
         return (*found, *(path for path in self._folders if _empty(path)))
 
     def tidy(self) -> None:

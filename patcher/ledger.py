@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -201,7 +202,7 @@ class _HostileError(Exception):
 def _journal(data: Any, *, nested: bool) -> Journal:
     if type(data["schema"]) is not int or data["schema"] != SCHEMA:
         raise ValueError(f"schema {data['schema']!r} is not known")
-    return Journal(
+    journal = Journal(
         schema=SCHEMA,
         kvpatch=_text(data["kvpatch"]),
         site=_absolute(data["site"]),
@@ -217,6 +218,13 @@ def _journal(data: Any, *, nested: bool) -> Journal:
         steps=_map(data["steps"], _path, _step),
         former=None if data["former"] is None else _journal(data["former"], nested=True),
     )
+    for path, step in journal.steps.items():
+        entries = [entry for entry in journal.known if entry.path == path]
+        originals = {entry.original for entry in entries}
+        known = originals if step.before is None else originals | {e.after for e in entries}
+        if step.after.digest not in known:
+            raise _HostileError(f"a step for {path!r}, which no entry speaks of")
+    return journal
 
 
 def _distribution(data: Any) -> DistributionState:
@@ -253,6 +261,7 @@ def _shape(data: Any) -> Shape:
 def _text(value: Any) -> str:
     if not isinstance(value, str) or "\0" in value:
         raise ValueError(f"{value!r} is not a text")
+    os.fsencode(value)
     return value
 
 

@@ -129,7 +129,7 @@ def _why_not_writable(
             # Its owner may replace a file whose mode forbids writing it.
             if error.errno != errno.EACCES:
                 return f"it can't be opened for writing: {error.strerror}"
-    return _why_no_new_file(path.parent)
+    return why_no_new_file(path.parent)
 
 
 def _is_layered(folder: Path, mounts: Path) -> bool:
@@ -147,8 +147,11 @@ def _is_layered(folder: Path, mounts: Path) -> bool:
     return False
 
 
-def _why_no_new_file(folder: Path) -> str | None:
-    """Why a folder takes no new file, tried with one that has no name and is gone at once."""
+def why_no_new_file(folder: Path) -> str | None:
+    """Why a folder takes no new file, tried with one that has no name and is gone at once.
+
+    None where it takes one, and then also lets one go.
+    """
     try:
         os.close(os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))
     except OSError as error:

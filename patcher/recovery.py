@@ -217,6 +217,8 @@ def _bring(
             if error.exit_code is not ExitCode.REFUSED:
                 raise
             conflicts.append(str(place.real / path))
+            if error.code != "linked-folder":
+                unstage(disk, place, path, name)
             continue
         unstage(disk, place, path, name)
         if now == (goal.digest if goal else None):
@@ -227,7 +229,7 @@ def _bring(
             # An apply that goes forward was in place: someone put the former bytes back since.
             _put(disk, place, path, source, goal, name)
             touched.append(path)
-    settle_names(disk, place, touched, journal.prefixes)
+    settle_names(disk, place, touched, journal.prefixes, strict=forward)
     return [str(place.real / path) for path in touched], conflicts
 
 

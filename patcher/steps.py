@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ class SiteState:
     @property
     def given(self) -> Path:
         """The site folder as given, made absolute."""
-        return self.site.absolute()
+        return Path(os.path.abspath(self.site))  # noqa: PTH100 - `..` must not stay in it
 
     @property
     def key(self) -> str:
@@ -99,14 +100,24 @@ def switch(disk: Disk, place: SiteState, path: str, was: Shape | None, transacti
 
 
 def settle_names(
-    disk: Disk, place: SiteState, paths: Sequence[str], prefixes: Sequence[str]
+    disk: Disk,
+    place: SiteState,
+    paths: Sequence[str],
+    prefixes: Sequence[str],
+    *,
+    strict: bool = True,
 ) -> None:
-    """See the new names onto the disk and drop the bytecode of the old ones."""
+    """See the new names onto the disk and drop the bytecode of the old ones.
+
+    Where a run is rolled back (not ``strict``), bytecode that can't go is that of the file that
+    comes back, and must not keep it from coming.
+    """
     for folder in sorted({(place.real / path).parent for path in paths}):
         if folder.is_dir():
             disk.fsync_dir(folder)
     for path in paths:
-        bytecode.drop(disk, dict.fromkeys((place.real, place.given)), path, prefixes)
+        with contextlib.nullcontext() if strict else contextlib.suppress(OSError):
+            bytecode.drop(disk, dict.fromkeys((place.real, place.given)), path, prefixes)
 
 
 def unstage(disk: Disk, place: SiteState, path: str, transaction: str) -> None:

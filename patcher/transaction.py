@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -181,7 +182,7 @@ def _journal(
     known = dict(former.distributions) if former else {}
     known.update(draft.distributions)
     before = former.prefixes if former else ()
-    absolute = [str(Path(prefix).absolute()) for prefix in prefixes if prefix]
+    absolute = [os.path.abspath(prefix) for prefix in prefixes if prefix]  # noqa: PTH100
     return Journal(
         site=str(place.real),
         site_as_given=str(place.given),

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from commands import Ran, clean_environ, kvpatch, make_venv, on, process, snapshot
 from fake_site import EARLY, LATE, WORKER, FakeSite, install, make_site
+from kvpatch.fsops import Disk
 
 LOOKS = ("status", "diff", "verify")
 INIT = "vllm/__init__.py"
@@ -609,3 +610,71 @@ def test_one_site_folder_has_one_journal_by_whatever_path_it_is_named(
         assert on(way, "status").outcomes["KV001"] == "already"
     assert on(through, "revert").data["written"] is True
     assert site.worker.read_text() == LATE
+
+
+def test_a_site_folder_named_with_dots_is_patched_and_reverted(tmp_path: Path) -> None:
+    site = make_site(tmp_path / "env")
+    dotted = tmp_path / "env" / ".." / "env" / "lib" / "python3.11" / "site-packages"
+    assert kvpatch("apply", "--site", dotted).code == 0
+    assert on(site, "status").data["patched"] is True
+    assert kvpatch("revert", "--site", dotted).code == 0
+    assert site.worker.read_text() == LATE
+
+
+@pytest.mark.parametrize("name", ["lock", "blobs", "."])
+def test_a_link_in_place_of_kvpatchs_own_files_leads_nowhere(name: str, tmp_path: Path) -> None:
+    site = make_site(tmp_path / "env")
+    on(site, "apply")
+    (state,) = site.state.iterdir()
+    precious = tmp_path / "precious"
+    place = state / name if name != "." else state
+    if name == "lock":
+        precious.write_text("precious")
+        place.unlink(missing_ok=True)
+    else:
+        shutil.copytree(place, precious)
+        (precious / "notes").write_text("precious")
+        shutil.rmtree(place)
+    place.symlink_to(precious)
+    before = snapshot(tmp_path)
+    for verb in ("revert", "apply"):
+        ran = on(site, verb)
+        assert ran.code == (0 if verb == "apply" else 3)
+    assert snapshot(tmp_path) == before
+
+
+def test_bytecode_that_cant_go_leaves_the_host_as_it_was(tmp_path: Path) -> None:
+    site = make_site(tmp_path)
+    (site.worker.parent / "__pycache__" / "gpu_worker.cpython-311.pyc").mkdir(parents=True)
+    ran = on(site, "apply")
+    assert ran.code == 4
+    assert site.worker.read_text() == LATE
+    status = on(site, "status").data
+    assert (status["interrupted"], status["patched"]) == (False, False)
+
+
+def test_a_pipe_in_place_of_the_journal_is_no_hang(tmp_path: Path) -> None:
+    site = make_site(tmp_path)
+    on(site, "apply")
+    (state,) = site.state.iterdir()
+    (state / "journal.json").unlink()
+    os.mkfifo(state / "journal.json")
+    assert on(site, "status").error["code"] == "journal-damaged"
+
+
+def test_revert_cleans_up_a_crash_before_it_looks_at_somebodys_edit(tmp_path: Path) -> None:
+    site = make_site(tmp_path)
+
+    class Gone(BaseException):
+        pass
+
+    def hook(op: str, path: Path) -> None:
+        if op == "replace" and path == site.worker:
+            raise Gone
+
+    with pytest.raises(Gone):
+        on(site, "apply", disk=Disk(hook))
+    site.worker.write_text(LATE + "# mine\n")
+    assert on(site, "revert").code == 0
+    assert not list(site.worker.parent.glob(".*kvpatch*"))
+    assert site.worker.read_text() == LATE + "# mine\n"

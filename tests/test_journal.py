@@ -159,7 +159,9 @@ def test_saving_bytes_again_heals_what_was_spoiled_and_else_writes_nothing(
 def test_tidying_keeps_what_the_journal_needs_and_every_archive(host: Host) -> None:
     store = host.store("vllm", Disk())
     before = store.read()
-    for name in ("journal.json.new", "blobs/" + sha256(b"z"), "blobs/x.new", "archive.new/a"):
+    own = ("journal.json.bak", "blobs/notes.txt", "mine/f")
+    blob = "blobs/" + sha256(b"z")
+    for name in ("journal.json.new", blob, f"{blob}.new", "archive.new/a", *own):
         (host.state() / name).parent.mkdir(exist_ok=True)
         (host.state() / name).write_bytes(b"")
     (host.state() / "archive").mkdir()
@@ -169,5 +171,6 @@ def test_tidying_keeps_what_the_journal_needs_and_every_archive(host: Host) -> N
     assert store.litter() == ()
     assert store.read() == before
     assert (host.state() / "archive" / "old").exists()
+    assert all((host.state() / name).exists() for name in own), "somebody's own files are gone"
     assert before is not None
     assert all(store.original(digest) for digest in before.blobs)

@@ -38,13 +38,35 @@ OPEN = replace(
     transaction="t2",
     former=FORMER,
     entries={"vllm/a.py": replace(ENTRY, after=C)},
-    steps={"vllm/a.py": Step(Shape(B, 0o644), Shape(C, 0o644, None)), "b": Step(None, ENTRY.first)},
+    steps={"vllm/a.py": Step(Shape(B, 0o644), Shape(C, 0o644, None))},
 )
 
 
 def test_a_journal_reads_as_it_was_written() -> None:
     for journal in (FORMER, OPEN):
         assert parse(render(journal), "there") == journal
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"other.py": Step(None, ENTRY.first)},
+        {"other.py": Step(Shape(B, 0o644), ENTRY.first)},
+        {"vllm/a.py": Step(Shape(B, 0o644), Shape(sha256(b"planted"), 0o644))},
+        {"vllm/a.py": Step(None, Shape(C, 0o644))},
+    ],
+)
+def test_a_step_that_no_entry_speaks_of_is_hostile(step: dict[str, Step]) -> None:
+    with pytest.raises(KvpatchError) as caught:
+        parse(render(replace(OPEN, steps=step)), "there")
+    assert caught.value.code == "journal-hostile"
+
+
+def test_text_that_is_no_path_is_damage_and_no_bug() -> None:
+    text = render(FORMER).replace(b'"/pyc"', b'"/\\ud800"')
+    with pytest.raises(KvpatchError) as caught:
+        parse(text, "there")
+    assert caught.value.code == "journal-damaged"
 
 
 def test_an_unfinished_journal_knows_the_files_of_both_sides() -> None:
