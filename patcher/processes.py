@@ -129,8 +129,7 @@ def _maps_below(maps: bytes, folder: Path) -> bool:
 def _mentions_vllm(places: _Places, process: _Process) -> bool:
     if process.titled:
         return True
-    names = (Path(process.args[0]).name, Path(_link(process.folder / "exe") or "").name)
-    if not any(name.startswith(("python", "pypy")) for name in names):
+    if not _is_python(process):
         return False
     kind, value = _started(process.args)
     if kind == "-m":
@@ -139,6 +138,11 @@ def _mentions_vllm(places: _Places, process: _Process) -> bool:
         return re.search(r"\bvllm\b", value) is not None
     script = Path(value)
     return script.name == "vllm" or places.package in script.parents
+
+
+def _is_python(process: _Process) -> bool:
+    names = (Path(process.args[0]).name, Path(_link(process.folder / "exe") or "").name)
+    return any(name.startswith(("python", "pypy")) for name in names)
 
 
 def _started(args: tuple[str, ...]) -> tuple[str, str]:
@@ -183,7 +187,8 @@ def _with_ancestors(process: _Process, proc: Path) -> Iterator[_Process]:
     yield process
     for pid in _line_of(proc, process.pid)[1:]:
         parent = _process(proc, pid)
-        if parent is not None:
+        # A shell lies beside the system's Python, and starts any environment's vLLM.
+        if parent is not None and (parent.titled or _is_python(parent)):
             yield parent
 
 

@@ -137,6 +137,13 @@ def test_a_titled_engine_without_a_trace_of_its_own_belongs_where_its_parent_doe
     assert host.found() == [10, 11]
 
 
+def test_a_shell_beside_the_targets_python_makes_no_child_the_targets(host: Host) -> None:
+    host.start(10, f"{host.prefix}/bin/bash", "-c", "vllm", exe=f"{host.prefix}/bin/bash")
+    host.start(11, f"{host.other}/bin/python", "-m", "vllm.entrypoints.cli.main", parent=10)
+    host.start(12, "VLLM::EngineCore", parent=10, maps=("/cache/torch/lib/libtorch.so",))
+    assert host.found() == []
+
+
 def test_a_library_linked_from_a_shared_cache_needs_the_interpreter_too(host: Host) -> None:
     cached = host.proc.parent / "cache" / "_C.abi3.so"
     cached.parent.mkdir()
