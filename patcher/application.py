@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from . import bytecode
 from .fsops import Disk
-from .host import Choice, Host, View, Where, open_host, view
+from .host import Choice, Host, View, Where, open_host, open_site, view
 from .links import why_no_new_file
 from .locate import Environment, compile_for_target, file_facts
 from .outcome import ExitCode, KvpatchError, Outcome
@@ -103,11 +103,10 @@ def revert(
     from .transaction import recover
     from .transaction import revert as put_back
 
-    needs = None if where.site else "vllm"
-    host = open_host(where, disk, needs=needs)
+    host = _open_to_revert(where, disk)
     if host.interrupted and not dry_run:
         recover(host.places, disk=disk)
-        host = open_host(where, disk, needs=needs)
+        host = _open_to_revert(where, disk)
     put = partial(
         put_back,
         host.places,
@@ -126,6 +125,19 @@ def revert(
     if not done.files:
         refuse_orphans(host)
     return Reverted(host, done.files, done.archives, written=done.transaction is not None)
+
+
+def _open_to_revert(where: Where, disk: Disk) -> Host:
+    """The host; where what is installed can't be told, the site folder that was given alone."""
+    try:
+        return open_host(where, disk, needs=None if where.site else "vllm")
+    except KvpatchError as error:
+        if error.code != "two-distributions":
+            raise
+        if where.site is None:
+            error.hint += "; `kvpatch revert --site DIR` needs nothing but the journal"
+            raise
+        return open_site(where, disk)
 
 
 def refuse(seen: View) -> None:

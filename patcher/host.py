@@ -137,7 +137,15 @@ def open_host(where: Where, disk: Disk, *, needs: str | None = "vllm") -> Host:
     Raises:
         KvpatchError: where there is no vLLM, or a journal can't be trusted.
     """
-    environment = locate(where.python, where.site, needs=needs)
+    return _opened(locate(where.python, where.site, needs=needs), where, disk)
+
+
+def open_site(where: Where, disk: Disk) -> Host:
+    """Open the site folder that was given by its journal alone, whatever is installed there."""
+    return _opened(Environment(None, {}, site_given=True), where, disk)
+
+
+def _opened(environment: Environment, where: Where, disk: Disk) -> Host:
     folders = dict.fromkeys(installed.site for installed in environment.packages.values())
     if where.site is not None:
         folders.setdefault(where.site.absolute())

