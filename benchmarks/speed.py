@@ -20,7 +20,8 @@ from pathlib import Path
 import libcst
 from kvpatch import series
 from kvpatch.catalogue import load
-from kvpatch.plan import Options, digest, plan
+from kvpatch.digest import sha256 as digest
+from kvpatch.plan import Options, plan
 from kvpatch.tree import FolderTree, Package
 from packaging.version import Version
 

@@ -17,6 +17,7 @@ from .locate import Environment, compile_for_target, file_facts
 from .outcome import ExitCode, KvpatchError, Outcome
 from .plan import GOAL, FilePlan, Options, PatchPlan, Plan
 from .series import discover
+from .staleness import PUT_BACK
 from .target_probe import UNKNOWN_VERSION
 
 if TYPE_CHECKING:
@@ -115,13 +116,13 @@ def revert(
         current=host.tree.distribution_states,
         pycache_prefixes=bytecode_prefixes(host.environment),
     )
-    ahead = put(dry_run=True).files
-    if ahead and not while_running:
+    ahead = put(dry_run=True)
+    if ahead.files and not while_running:
         refuse_running(running_in(host))
-    for file in ahead:
-        if file.state == "put-back" and file.before is not None:
+    for file in ahead.files:
+        if file.state == PUT_BACK and file.before is not None:
             check_replaceable(Path(file.site), file.path)
-    done = put(dry_run=dry_run)
+    done = ahead if dry_run else put()
     if not done.files:
         refuse_orphans(host)
     return Reverted(host, done.files, done.archives, written=done.transaction is not None)
@@ -197,8 +198,8 @@ def check_replaceable(site: Path, path: str) -> None:
     """
     facts = file_facts(site / path)
     what, why = site / path, None if facts.writable else facts.reason
-    for folder in bytecode.folders([site], path):
-        if why is None and any(folder.glob(f"{Path(path).stem}.*.pyc")):
+    for folder in dict.fromkeys(file.parent for file in bytecode.files([site], path)):
+        if why is None:
             what, why = folder, why_no_new_file(folder)
     if why is not None:
         raise KvpatchError(

@@ -7,7 +7,7 @@ changes; with a time stamp it would be rewritten anyway.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from .fsops import Disk
@@ -30,17 +30,13 @@ def folders(sites: Iterable[Path], path: str, prefixes: Sequence[str] = ()) -> t
     return tuple(found)
 
 
-def drop(disk: Disk, sites: Iterable[Path], path: str, prefixes: Sequence[str] = ()) -> int:
-    """Remove the bytecode of a source file, for every interpreter and optimisation level.
-
-    Returns:
-        how many files were removed.
+def files(sites: Iterable[Path], path: str, prefixes: Sequence[str] = ()) -> Iterator[Path]:
+    """The bytecode of a source file, for every interpreter and optimisation level.
 
     Raises:
-        OSError: where one can't be removed.
+        OSError: where a folder can't be read.
     """
     stem = Path(path).stem + "."
-    removed = 0
     for folder in folders(sites, path, prefixes):
         try:
             names = sorted(os.listdir(folder))  # noqa: PTH208
@@ -48,5 +44,16 @@ def drop(disk: Disk, sites: Iterable[Path], path: str, prefixes: Sequence[str] =
             continue
         for name in names:
             if name.startswith(stem) and name.endswith(".pyc"):
-                removed += disk.discard(folder / name)
-    return removed
+                yield folder / name
+
+
+def drop(disk: Disk, sites: Iterable[Path], path: str, prefixes: Sequence[str] = ()) -> int:
+    """Remove the bytecode of a source file.
+
+    Returns:
+        how many files were removed.
+
+    Raises:
+        OSError: where one can't be removed.
+    """
+    return sum(disk.discard(file) for file in files(sites, path, prefixes))

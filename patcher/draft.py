@@ -12,6 +12,7 @@ from .staleness import (
     CHANGED,
     MISSING,
     OURS,
+    PUT_BACK,
     REINSTALLED,
     STALE,
     installed,
@@ -100,7 +101,7 @@ class Draft:
             self.contents[found.shape.digest] = found.content
         self.contents[entry.original] = self.place.store.original(entry.original)
         self.steps[entry.path] = Step(found.shape if found else None, entry.first)
-        self.tell(entry, "put-back", found.shape.digest if found else None, entry.original)
+        self.tell(entry, PUT_BACK, found.shape.digest if found else None, entry.original)
 
 
 def draft_commit(site: SiteChanges, disk: Disk) -> Draft:

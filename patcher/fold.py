@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from .digest import sha256
 from .functions import differing, function_hashes
 from .outcome import Outcome
 from .patch import Faithful, Judgement, Refusal, Target
+from .registration import PREFIX
 from .tree import Package, Provenance, Source, Tree
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 _MOST_NAMED = 8
 
-MARK = b"def _kvpatch_"
+MARK = f"def {PREFIX}".encode()
 """What every file that kvpatch rewrote holds: the functions that it inserts have this prefix."""
 
 _Parsed = ast.Module | str
@@ -88,7 +89,7 @@ class FilePlan:
     @property
     def before_digest(self) -> str:
         """sha256 of the bytes as they stand."""
-        return digest(self.content)
+        return sha256(self.content)
 
     @property
     def orphaned(self) -> bool:
@@ -99,11 +100,6 @@ class FilePlan:
     def pending(self) -> bool:
         """Whether applying would change the file."""
         return self.after_digest != self.before_digest
-
-
-def digest(data: bytes) -> str:
-    """Lower-case hexadecimal sha256."""
-    return hashlib.sha256(data).hexdigest()
 
 
 Items = Sequence[tuple["Member", Target]]
@@ -131,7 +127,7 @@ def plan_file(
         state=source.provenance.value,
         content=source.content,
         original=source.content,
-        after_digest=digest(source.content),
+        after_digest=sha256(source.content),
         after=source.content,
     )
     if source.provenance is Provenance.OURS and source.original is not None:
@@ -201,7 +197,7 @@ def _fold(
     """Fold the patches over the original, parsed once and written once."""
     base = file.original
     if not items:
-        return replace(file, after=base, after_digest=digest(base)), {}
+        return replace(file, after=base, after_digest=sha256(base)), {}
     after = _proved(base, items, options)
     told: dict[str, TargetPlan] = {}
     if after is None:
@@ -214,12 +210,12 @@ def _fold(
         }
         items = [(member, target) for member, target in items if member.id not in told]
         if not items:
-            return replace(file, after=base, after_digest=digest(base)), told
+            return replace(file, after=base, after_digest=sha256(base)), told
         rewrite = _rewrite(base, stock, package.release, items, options.memo)
         if isinstance(rewrite, tuple):
             return file, {**told, **_refuse(items, *rewrite, file.path)}
         after = rewrite.after
-    file = replace(file, after=after, after_digest=digest(after), patches=_digests(items))
+    file = replace(file, after=after, after_digest=sha256(after), patches=_digests(items))
     for member, _ in items:
         if after == file.content:
             outcome, reason = Outcome.ALREADY, "in place as kvpatch wrote it"
@@ -235,11 +231,11 @@ def _proved(base: bytes, items: Items, options: Options) -> bytes | None:
     """The rewritten text, where it is the very one that was judged when the catalogue was made."""
     if options.thorough or options.known is None:
         return None
-    known = options.known.outcome(items, digest(base))
+    known = options.known.outcome(items, sha256(base))
     if known is None:
         return None
     after = _transformed(base, items)
-    return after if isinstance(after, bytes) and digest(after) == known[0] else None
+    return after if isinstance(after, bytes) and sha256(after) == known[0] else None
 
 
 _Fault = tuple[str, Refusal]
@@ -253,7 +249,7 @@ def _rewrite(
     first = items[0][0].id
     if isinstance(stock, str):
         return first, Refusal(Outcome.MISSING, f"this Python can't parse the file: {stock}")
-    key = (digest(base), *(f"{m.digest} {t.path} {t.versions}" for m, t in items))
+    key = (sha256(base), *(f"{m.digest} {t.path} {t.versions}" for m, t in items))
     kept = None if memo is None else memo.get(key)
     after = kept.after if kept else _transformed(base, items)
     if isinstance(after, tuple):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import os
 import stat
 import time
@@ -13,15 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from .digest import sha256 as sha256
 from .outcome import ExitCode, KvpatchError
 
 _CHUNK = 1 << 16
 _NO_FSYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
-
-
-def sha256(data: bytes) -> str:
-    """Lower-case hexadecimal sha256."""
-    return hashlib.sha256(data).hexdigest()
 
 
 def fresh_mtime(now: int, old: int | None) -> int:

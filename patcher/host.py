@@ -1,4 +1,4 @@
-"""A host's environment opened for a verb: located, journals read; applied to, and reverted."""
+"""A host's environment opened for a verb: located, its journals read, and planned on."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def open_host(where: Where, disk: Disk, *, needs: str | None = "vllm") -> Host:
 
 def open_site(where: Where, disk: Disk) -> Host:
     """Open the site folder that was given by its journal alone, whatever is installed there."""
-    return _opened(Environment(None, {}, site_given=True), where, disk)
+    return _opened(Environment(None, {}), where, disk)
 
 
 def _opened(environment: Environment, where: Where, disk: Disk) -> Host:

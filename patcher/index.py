@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import configparser
 import contextlib
-import hashlib
 import json
 import os
 import sys
@@ -21,6 +20,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
+from .digest import sha256
 from .outcome import ExitCode, KvpatchError
 
 if TYPE_CHECKING:
@@ -309,7 +309,7 @@ def _pip_files(environ: Mapping[str, str]) -> list[Path]:
 
 
 def _kept_place(cache: Path, index: Index, name: str) -> Path:
-    digest = hashlib.sha256(f"{index.url}".encode()).hexdigest()[:12]
+    digest = sha256(f"{index.url}".encode())[:12]
     return cache / "index" / digest / f"{name}.json"
 
 

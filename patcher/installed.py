@@ -11,12 +11,12 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
+from .digest import sha256
 from .journal import Store
 from .ledger import DistributionState, Entry, Journal
 from .locate import Environment, Installed, symlinked_folder
 from .outcome import ExitCode, KvpatchError, Outcome
 from .patch import Refusal
-from .plan import digest
 from .record import Record
 from .staleness import replaced
 from .tree import Package, Provenance, Source
@@ -91,7 +91,7 @@ class InstalledTree:
                 ExitCode.ENVIRONMENT,
             ) from error
         site = self.sites[installed.site]
-        found = digest(content)
+        found = sha256(content)
         if site.journal is not None and (entry := site.journal.ours(path, found)) is not None:
             original = site.store.original(entry.original)
             return Source(path, content, Provenance.OURS, original, entry.basis, entry.patches)

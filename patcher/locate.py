@@ -57,7 +57,11 @@ class Environment:
 
     interpreter: Interpreter | None
     packages: Mapping[str, Installed]
-    site_given: bool
+
+    @property
+    def site_given(self) -> bool:
+        """Whether a site folder was read, without any interpreter."""
+        return self.interpreter is None
 
 
 def locate(
@@ -109,7 +113,7 @@ def _from_site(site: Path, needs: str | None) -> Environment:
     answer = survey_folder(str(folder))
     if needs and needs not in answer["packages"]:
         raise _not_there(needs, str(folder), answer, _better_site(folder, needs))
-    return Environment(None, _packages(answer), site_given=True)
+    return Environment(None, _packages(answer))
 
 
 def _better_site(folder: Path, package: str) -> str:
@@ -160,7 +164,7 @@ def _from_python(
         real = answer.get("executable") or str(python)
         where = str(python) if real == str(python) else f"{python} (that is {real})"
         raise _not_there(needs, where, answer, "name another one with --python or --site")
-    return Environment(interpreter, _packages(answer), site_given=False)
+    return Environment(interpreter, _packages(answer))
 
 
 def _from_defaults(timeout: float, variables: Mapping[str, str], needs: str | None) -> Environment:

@@ -11,7 +11,6 @@ from packaging.specifiers import SpecifierSet
 from .fold import FilePlan as FilePlan
 from .fold import Options as Options
 from .fold import TargetPlan as TargetPlan
-from .fold import digest as digest
 from .fold import plan_file
 from .outcome import Outcome, worst
 from .patch import Refusal, Target

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import re
@@ -13,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .digest import sha256
 from .index import (
     TIMEOUT_S,
     Wheel,
@@ -210,7 +210,7 @@ def _fetch(
 
 
 def _manifest_place(wheel: Wheel, cache_dir: Path) -> Path:
-    key = wheel.sha256 or hashlib.sha256(f"{wheel.filename} {wheel.url}".encode()).hexdigest()
+    key = wheel.sha256 or sha256(f"{wheel.filename} {wheel.url}".encode())
     return cache_dir / "wheels" / f"{wheel.distribution}-{wheel.version}-{key[:16]}.json"
 
 
@@ -238,13 +238,13 @@ def _kept_member(
         data = _blob_place(digest, cache_dir).read_bytes()
     except (OSError, ValueError):
         return _Wanting()
-    return data if hashlib.sha256(data).hexdigest() == digest else _Wanting()
+    return data if sha256(data) == digest else _Wanting()
 
 
 def _keep(wheel: Wheel, members: Mapping[str, bytes | None], cache_dir: Path) -> None:
     digests: dict[str, str | None] = {}
     for path, data in members.items():
-        digests[path] = None if data is None else hashlib.sha256(data).hexdigest()
+        digests[path] = None if data is None else sha256(data)
         if data is not None:
             write_atomically(_blob_place(str(digests[path]), cache_dir), data)
     # Two processes at once can lose each other's entries here: they are fetched again, no more.

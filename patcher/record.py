@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from .digest import sha256
+
 
 class FileState(str, Enum):
     """What RECORD says of a file as it is now."""
@@ -49,7 +51,7 @@ class Record:
         except OSError as error:
             return cls(problem=f"{dist_info / 'RECORD'} can't be read: {error.strerror}")
         text = data.decode("utf-8-sig", "surrogateescape")
-        return cls.parse(text, hashlib.sha256(data).hexdigest())
+        return cls.parse(text, sha256(data))
 
     def lists(self, relative_path: str) -> bool:
         """Whether the file is in RECORD, with a hash or without."""
@@ -95,7 +97,7 @@ def _state(path: Path, expected: str | None) -> FileState:
         return FileState.NO_FILE
     if expected is None:
         return FileState.UNLISTED
-    same = hashlib.sha256(data).hexdigest() == expected
+    same = sha256(data) == expected
     return FileState.PRISTINE if same else FileState.CHANGED
 
 

@@ -13,9 +13,8 @@ from .locate import FileFacts, LinkKind
 from .outcome import Outcome
 from .plan import FilePlan, PatchPlan, Plan
 from .series import Member
-from .staleness import REINSTALLED
+from .staleness import PUT_BACK, REINSTALLED
 
-PUT_BACK = "put-back"
 RESTART = "restart vLLM: a running engine keeps the code it started with"
 MORE = (
     "this lets CacheBlend start; `kvpatch profile gds-blend` says what else a pair needs to blend"

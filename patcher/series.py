@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import pkgutil
 import re
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from .digest import sha256
 from .outcome import ExitCode, KvpatchError
 from .patch import Example, Patch
 
@@ -44,9 +44,7 @@ class Series:
     @cached_property
     def digest(self) -> str:
         """One digest for the whole series."""
-        return _sha256(
-            "\n".join(f"{member.id} {member.digest}" for member in self.members).encode()
-        )
+        return sha256("\n".join(f"{member.id} {member.digest}" for member in self.members).encode())
 
     @property
     def distributions(self) -> tuple[str, ...]:
@@ -167,9 +165,5 @@ def _load(name: str) -> Member:
         patch=module.PATCH,
         title=str(module.__doc__).strip().splitlines()[0].rstrip("."),
         examples=tuple(module.EXAMPLES),
-        digest=_sha256(b"\0".join(source.read_bytes() for source in sources)),
+        digest=sha256(b"\0".join(source.read_bytes() for source in sources)),
     )
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

@@ -16,6 +16,9 @@ STALE = "stale"
 CHANGED = "changed"
 MISSING = "missing"
 
+PUT_BACK = "put-back"
+"""What a revert makes of a file that it brings back."""
+
 Reader = Callable[[str], "str | None"]
 """Gives the sha256 of a file below the site folder, None where it is not there."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+
+from sites import record_line
 
 WORKER = "vllm/v1/worker/gpu_worker.py"
 
@@ -110,16 +110,14 @@ def install(site: Path, distribution: str, version: str, files: dict[str, str]) 
     for old in site.glob(f"{distribution.replace('-', '_')}-*.dist-info"):
         old.rmdir()
     metadata = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
-    rows = []
+    record = ""
     for path, text in {**files, f"{info}/METADATA": metadata}.items():
         target = site / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
         target.write_bytes(text.encode())
-        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest())
-        rows.append(f"{path},sha256={digest.rstrip(b'=').decode()},{len(text.encode())}")
-    rows.append(f"{info}/RECORD,,")
-    (site / info / "RECORD").write_text("\n".join(rows) + "\n")
+        record += record_line(path, text.encode())
+    (site / info / "RECORD").write_text(f"{record}{info}/RECORD,,\n")
 
 
 def _is_late(version: str) -> bool:

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from fake_site import EARLY, LATE, WORKER
 from kvpatch import catalogue, fold, series
-from kvpatch.fold import Options, digest, plan_file
+from kvpatch.digest import sha256 as digest
+from kvpatch.fold import Options, plan_file
 from kvpatch.outcome import Outcome
 from kvpatch.patch import Judgement
 from kvpatch.tree import FolderTree, Package, Provenance

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 from kvpatch import catalogue
+from kvpatch.digest import sha256 as digest
 from kvpatch.fold import Memo
 from kvpatch.outcome import Outcome
 from kvpatch.patch import Condition, Judgement, Patch, Refusal, Target
-from kvpatch.plan import Options, Plan, digest, plan
+from kvpatch.plan import Options, Plan, plan
 from kvpatch.series import Member, Series
 from kvpatch.tree import FolderTree, Package, Provenance, Source
 from packaging.version import Version

@@ -58,7 +58,7 @@ class Host:
         site = self.site(prefix)
         vllm = Installed("vllm", "vllm", "0.11.1", site, None, False, None, ())
         python = Interpreter(prefix / "bin" / "python", (3, 11, 7), "", None, str(prefix))
-        return Environment(python if interpreter else None, {"vllm": vllm}, not interpreter)
+        return Environment(python if interpreter else None, {"vllm": vllm})
 
     def found(self, **options: bool) -> list[int]:
         ran = running(self.environment(**options), proc=self.proc, own=KVPATCH)
@@ -223,7 +223,7 @@ def test_a_symlinked_site_folder_is_compared_by_where_it_leads(host: Host, tmp_p
 def test_without_proc_or_vllm_nothing_runs(host: Host, tmp_path: Path) -> None:
     assert running(host.environment(), proc=tmp_path / "none") == ()
     host.start(10, host.python, f"{host.prefix}/bin/vllm", "serve")
-    assert running(Environment(None, {}, True), proc=host.proc) == ()
+    assert running(Environment(None, {}), proc=host.proc) == ()
 
 
 @contextmanager
@@ -255,7 +255,6 @@ def test_real_processes_are_found_by_title_and_by_command_line(tmp_path: Path) -
     environment = Environment(
         Interpreter(Path(python), version, "", None, str(prefix)),
         {"vllm": Installed("vllm", "vllm", "0.11.1", site, None, False, None, ())},
-        site_given=False,
     )
     with (
         _started("VLLM::EngineCore", "-c", mapped, executable=python) as engine,

