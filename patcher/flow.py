@@ -47,7 +47,7 @@ class Meaning(Protocol):
         """The branches that a test can take, each with what is then known."""
 
     def imported(self, module: str, name: str) -> Value:
-        """What is known of an imported name."""
+        """What is known of an imported name; of the module where the name is empty."""
 
     def import_fails(self, state: State, modules: Sequence[str]) -> State:
         """The state in a handler for a try block that imports those modules."""

@@ -9,12 +9,13 @@ Paths on which importing LMCache itself fails are exempt.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 from packaging.version import Version
 
 from .called import names_used
+from .names import type_checking_only
 from .patch import Judgement
 from .trace import State, Tracer, UnreadableError, Value
 
@@ -26,6 +27,13 @@ CREATE = "ensure_kv_transfer_initialized"
 REGISTER = "register_model"
 WORKER_ORDER = ("init_device", "load_model", "initialize_from_config")
 ENGINE_NAME_HOME = "lmcache.integration.vllm.utils"
+TRACKER_HOME = "lmcache.v1.compute.models.utils"
+LAST_EARLY = Version("0.11.0")
+"""Last release that creates the connector before the model, with the configuration alone."""
+
+LAST_READ = Version("0.33.0")
+"""Newest release whose connector call was read; a later one may pass more."""
+
 LAST_BARE_ATTRIBUTE = Version("0.10.0")
 """Last release in which ``model_runner.model`` is never a graph wrapper (0.10.1 wraps it)."""
 
@@ -53,14 +61,30 @@ def {GUARD}(vllm_config):
 '''
 
 _CREATOR = "creator"
-_CREATED, _LOADED, _EXEMPT = "created", "loaded", "exempt"
+_VLLM_CONFIG, _CACHE_CONFIG = "vllm config", "kv cache config"
+_CREATED, _LOADED, _EXEMPT, _CACHED = "created", "loaded", "exempt", "cache allocated"
 _BARE, _WRAPPED = "registered bare", "registered wrapped"
 _EARLY = "the KV connector is created before any model is registered with LMCache"
 _NEVER = "on some path nothing creates the KV connector"
 _UNLOADED = "the model is registered before it is loaded"
+_NOT_DEFERRED = (
+    "the model is registered, but only after the KV connector was created: "
+    "the connector asks for it too early"
+)
+_UNREGISTERED = "the KV connector waits for the model, but no model is registered with LMCache"
+_SOMETIMES = "on some path the KV connector is created without a model registered with LMCache"
+_OTHER_NAME = "the model is registered under another name than LMCache's ENGINE_NAME"
+_OTHER_OBJECT = "what is registered can't be seen to be the model of model_runner.get_model()"
+_AFTER_CACHE = (
+    "the KV connector is created after the KV cache was allocated, so it never gets the cache"
+)
 _LATE_WRAPPED = (
-    "the model that is registered is model_runner.model, which CUDA graphs wrap in this release: "
-    "LMCache will stop with 'Model type CUDAGraphWrapper is not supported'"
+    "the model that is registered is model_runner.model, which CUDA graphs wrap in this release, "
+    "perhaps in layers: LMCache will stop with 'Model type CUDAGraphWrapper is not supported'"
+)
+_KNOWN = tuple(
+    f"{home}.{name}"
+    for home, name in ((TRACKER_HOME, "VLLMModelTracker"), (ENGINE_NAME_HOME, "ENGINE_NAME"))
 )
 
 
@@ -68,12 +92,18 @@ class _Registration:
     """What the names and calls of a worker module mean for registration."""
 
     def __init__(self, module: ast.Module, version: Version) -> None:
-        bare = Version(version.base_version) <= LAST_BARE_ATTRIBUTE
-        self._attribute = "bare model" if bare else "wrapped model"
+        release = Version(version.base_version)
+        self._attribute = "bare model" if release <= LAST_BARE_ATTRIBUTE else "wrapped model"
+        late = release > LAST_EARLY
+        self._wanted = (_VLLM_CONFIG, _CACHE_CONFIG) if late else (_VLLM_CONFIG,)
+        self._may_take_more = release > LAST_READ
         self._guarded = any(_is_guard(node) for node in module.body)
         self._get_model = _returned_by(module, "get_model")
         self.violations: list[str] = []
         self.created = False
+        self._missed: list[str] = []
+        self._unready: set[frozenset[str]] = set()
+        self._ready = False
 
     def relevant(self, name: str) -> bool:
         return name in (CREATE, REGISTER, _CREATOR)
@@ -83,11 +113,13 @@ class _Registration:
             return _CREATOR
         if module.partition(".")[0] != "lmcache":
             return None
-        if name == "VLLMModelTracker":
-            return "tracker"
-        if name == "ENGINE_NAME":
-            return "engine name" if module == ENGINE_NAME_HOME else None
-        return f"module {module}.{name}".rstrip(".")
+        path = f"{module}.{name}".rstrip(".")
+        if path in _KNOWN:
+            return ("tracker", "engine name")[_KNOWN.index(path)]
+        if not any(known.startswith(f"{path}.") for known in _KNOWN):
+            self.violate(f"{path} is imported, which LMCache is not known to have")
+            return None
+        return f"module {path}"
 
     def import_fails(self, state: State, modules: Sequence[str]) -> State:
         lmcache = any(module.partition(".")[0] == "lmcache" for module in modules)
@@ -107,11 +139,15 @@ class _Registration:
                 return _CREATOR
             case ast.Attribute(value=ast.Name(id="self"), attr="model_runner"):
                 return "runner"
+            case ast.Attribute(value=ast.Name(id="self"), attr="vllm_config"):
+                return _VLLM_CONFIG
             case ast.Attribute(value=inner, attr=attribute):
                 return self._attribute_value(self.value(inner, state), attribute)
             case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr="get_model")):
                 return self.value(self._get_model, State()) if self._get_model else None
             case ast.Call(func=ast.Attribute(value=inner, attr=method), args=arguments):
+                if node.keywords:
+                    return None
                 known = [self.value(argument, state) for argument in arguments]
                 return self._method_value(self.value(inner, state), method, known)
         return None
@@ -126,10 +162,11 @@ class _Registration:
         return None
 
     def _method_value(self, owner: Value, method: str, arguments: Sequence[Value]) -> Value:
-        if owner == "runner" and method == "get_model":
+        if owner == "runner" and method == "get_model" and not arguments:
             return "bare model"
-        if owner in ("bare model", "wrapped model") and method == "unwrap":
-            return "bare model"
+        if owner == "wrapped model" and method == "unwrap" and not arguments:
+            # One layer less: only asking until nothing is left to unwrap says that it is bare.
+            return "wrapped model"
         reads_tracker = (owner, method) in (("tracked models", "get"), ("tracker", "get_model"))
         if reads_tracker and arguments[:1] == ["engine name"]:
             return "tracked model"
@@ -137,34 +174,82 @@ class _Registration:
 
     def call(self, node: ast.Call, state: State) -> State:
         if self.value(node.func, state) == _CREATOR:
-            return self._create(state)
+            return self._create(node, state)
         if not isinstance(node.func, ast.Attribute):
             return state
-        owner = self.value(node.func.value, state)
-        if owner == "runner" and node.func.attr == "load_model":
+        owner, method = self.value(node.func.value, state), node.func.attr
+        if owner == "runner" and method == "load_model":
             return state.add(_LOADED)
-        if owner == "tracker" and node.func.attr == REGISTER:
-            given = dict(zip(("instance_id", "vllm_model"), node.args, strict=False))
-            given |= {word.arg: word.value for word in node.keywords if word.arg}
-            values = {key: self.value(value, state) for key, value in given.items()}
-            if values.get("instance_id") == "engine name":
-                return self._register(values.get("vllm_model"), state)
+        if owner == "runner" and method == "initialize_kv_cache":
+            return state.add(_CACHED)
+        if owner == "tracker" and method == REGISTER:
+            values = self._given(node, ("instance_id", "vllm_model"), state)
+            if len(values) == 2:
+                return self._register(values["instance_id"], values["vllm_model"], state)
         return state
 
-    def _create(self, state: State) -> State:
+    def _given(
+        self, node: ast.Call, parameters: Sequence[str], state: State
+    ) -> Mapping[str, Value]:
+        """What is known of a call's arguments, by parameter; empty where it does not take them."""
+        given = dict(zip(parameters, node.args, strict=False))
+        named = {word.arg: word.value for word in node.keywords if word.arg is not None}
+        starred = any(isinstance(item, ast.Starred) for item in node.args)
+        if starred or len(named) < len(node.keywords) or given.keys() & named.keys():
+            return {}
+        surplus = len(node.args) > len(parameters) or not named.keys() <= set(parameters)
+        if surplus and not (parameters[0] == "vllm_config" and self._may_take_more):
+            return {}
+        given |= named
+        return {key: self.value(value, state) for key, value in given.items()}
+
+    def _create(self, node: ast.Call, state: State) -> State:
         self.created = True
-        if not state.facts & {_CREATED, _EXEMPT, _BARE}:
-            self.violate(_LATE_WRAPPED if _WRAPPED in state.facts else _EARLY)
+        names = ("vllm_config", "kv_cache_config")[: len(self._wanted)]
+        if tuple(self._given(node, names, state).get(name) for name in names) != self._wanted:
+            self.violate(
+                f"the KV connector is created by {ast.unparse(node)}, where this release "
+                f"takes {CREATE}({', '.join(names)})"
+            )
+        if _CREATED in state.facts:
+            return state
+        if _CACHED in state.facts:
+            self.violate(_AFTER_CACHE)
+        if _WRAPPED in state.facts:
+            self.violate(_LATE_WRAPPED)
+        elif state.facts & {_EXEMPT, _BARE}:
+            self._ready |= _BARE in state.facts
+        else:
+            self._unready.add(state.facts)
         return state.add(_CREATED)
 
-    def _register(self, model: Value, state: State) -> State:
+    def _register(self, name: Value, model: Value, state: State) -> State:
         if state.facts & {_BARE, _WRAPPED}:
             return state
-        if model is not None and _LOADED not in state.facts:
+        if name != "engine name":
+            self._missed.append(_OTHER_NAME)
+            return state
+        if model is None:
+            self._missed.append(_OTHER_OBJECT)
+            return state
+        if _LOADED not in state.facts:
             self.violate(_UNLOADED)
-        if model == "bare model":
-            return state.add(_BARE)
-        return state.add(_WRAPPED) if model == "wrapped model" else state
+        if _CREATED in state.facts:
+            self._missed.append(_NOT_DEFERRED)
+        return state.add(_BARE if model == "bare model" else _WRAPPED)
+
+    def settle(self) -> None:
+        """Say of the connector created without a registered model what comes nearest to why."""
+        if not self._unready:
+            return
+        if self._ready:
+            self.violate(_SOMETIMES)
+        elif self._missed:
+            self.violate(self._missed[0])
+        elif len(self._wanted) == 1 and all(_LOADED in facts for facts in self._unready):
+            self.violate(_UNREGISTERED)
+        else:
+            self.violate(_EARLY)
 
     def violate(self, sentence: str) -> None:
         if sentence not in self.violations:
@@ -176,7 +261,7 @@ class _Registration:
                 return [(not taken, known) for taken, known in self.test(inner, state)]
             case ast.Call(func=ast.Name(id=name)) if name == GUARD and self._guarded:
                 return [(True, state)]
-            case ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"):
+            case ast.Name() | ast.Attribute() if type_checking_only(node):
                 return [(False, state)]
             case ast.Constant(value=value):
                 return [(bool(value), state)]
@@ -193,8 +278,11 @@ class _Registration:
                 if sides == {"tracked model", "bare model"}:
                     return [(True, state.add(_BARE)), (False, state)]
         asked = _asked_to_unwrap(node)
-        if asked is not None and state.value(asked) == "wrapped model":
+        known = state.value(asked) if asked is not None else None
+        if asked is not None and known == "wrapped model":
             return [(True, state), (False, state.bind(asked, "bare model"))]
+        if known == "bare model":
+            return [(False, state)]
         return [(True, state), (False, state)]
 
     def _imported(self, node: ast.expr, state: State) -> bool:
@@ -264,13 +352,17 @@ def registers_bare_model(module: ast.Module, version: Version) -> Judgement:
     try:
         tracer = Tracer(module, "Worker", meaning)
         for method in WORKER_ORDER:
-            states = tracer.run(method, states)
+            arguments = [_CACHE_CONFIG] if method == "initialize_from_config" else []
+            states = tracer.run(method, states, arguments)
     except UnreadableError as error:
         return Judgement(False, f"the worker can't be followed: {error}")
     if not meaning.created:
         return Judgement(False, f"nothing in {', '.join(WORKER_ORDER)} creates the KV connector")
     if any(not state.facts & {_CREATED, _EXEMPT} for state in states):
         meaning.violate(_NEVER)
+    meaning.settle()
+    for name, function in tracer.unbound:
+        meaning.violate(f"{function} uses {name}, which is not defined there")
     if meaning.violations:
         return Judgement(False, "; ".join(meaning.violations))
     return Judgement(True, "the bare model is registered before the KV connector is created")

@@ -293,12 +293,13 @@ def _edited(item: cst.CSTNode, edit: Edit) -> Sequence[cst.CSTNode]:
 
 
 def _near(function: cst.FunctionDef, called: str) -> str:
-    text = cst.Module(body=[function]).code
-    lines = [line.strip() for line in text.splitlines()]
+    lines = [line.strip() for line in cst.Module(body=[function]).code.splitlines()]
+    code = [line.partition("#")[0] for line in lines]
     word = re.compile(rf"\b{re.escape(called)}\b")
-    mentions = [line for line in lines if word.search(line.partition("#")[0])]
-    if mentions:
+    if mentions := [line for line, run in zip(lines, code, strict=True) if word.search(run)]:
         return "the nearest misses are: " + "; ".join(mentions[:3])
-    names = set(re.findall(r"(\w+)\(", text)) - {function.name.value}
+    if any(map(word.search, lines)):
+        return "it is commented out there"
+    names = set(re.findall(r"(\w+)\(", "\n".join(code))) - {function.name.value}
     near = get_close_matches(called, sorted(names), 3)
     return f"the nearest calls are {', '.join(near)}" if near else "nothing comes near"

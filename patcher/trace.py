@@ -17,6 +17,7 @@ from .called import happenings, names_used, relevant_inside
 from .flow import Flow, Meaning
 from .flow import State as State
 from .flow import Value as Value
+from .names import surely_bound, type_checking_only, unbound_names
 
 _MAX_STATES = 512
 _M = TypeVar("_M", bound=Meaning)
@@ -45,10 +46,25 @@ class Tracer(Generic[_M]):
         self._relevance: dict[ast.FunctionDef, bool] = {}
         self._called: dict[ast.FunctionDef, frozenset[str]] = {}
         self._active: list[ast.FunctionDef] = []
+        self._module_names = surely_bound(module.body)
+        self._unbound: dict[ast.FunctionDef, tuple[str, ...]] = {}
         self._globals = self._top_level(module.body, State())
 
-    def run(self, method: str, states: set[State]) -> set[State]:
+    @property
+    def unbound(self) -> list[tuple[str, str]]:
+        """The names that the functions run so far read although nothing binds them.
+
+        Each with the function that reads it.
+        """
+        return [(name, node.name) for node, names in self._unbound.items() for name in names]
+
+    def run(self, method: str, states: set[State], arguments: Sequence[Value] = ()) -> set[State]:
         """The states after calling a method of the class from each of the given states.
+
+        Args:
+            method: its name.
+            states: where it is called.
+            arguments: what is known of its positional arguments.
 
         Raises:
             UnreadableError: where something that matters can't be followed.
@@ -56,7 +72,9 @@ class Tracer(Generic[_M]):
         function = self._methods.get(method)
         if function is None:
             return states
-        return {after for state in states for after in self._invoke(function, [], state)}
+        parameters = [item.arg for item in function.args.args][1:]
+        given = list(zip(parameters, arguments, strict=False))
+        return {after for state in states for after in self._invoke(function, given, state)}
 
     def _top_level(self, body: Sequence[ast.stmt], state: State) -> State:
         for node in body:
@@ -67,8 +85,11 @@ class Tracer(Generic[_M]):
                     state = self._bind_targets(node, state)
                 case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
                     state = state.bind(name, None)
+                case ast.If(test=test, orelse=orelse) if type_checking_only(test):
+                    state = self._top_level(orelse, state)
                 case ast.If(body=inner, orelse=orelse):
-                    state = self._top_level([*inner, *orelse], state)
+                    ways = [self._top_level(way, state).names for way in (inner, orelse)]
+                    state = replace(state, names=tuple(sorted(set(ways[0]) & set(ways[1]))))
                 case ast.Try(body=inner, orelse=orelse):
                     # What a handler binds instead is the case in which the import failed.
                     state = self._top_level([*inner, *orelse], state)
@@ -116,6 +137,8 @@ class Tracer(Generic[_M]):
         inner = replace(state, names=self._globals.names)
         for name, value in arguments:
             inner = inner.bind(name, value)
+        if function not in self._unbound:
+            self._unbound[function] = unbound_names(function, self._module_names)
         self._active.append(function)
         flow = self._block(function.body, {inner})
         self._active.pop()
@@ -305,8 +328,12 @@ class Tracer(Generic[_M]):
                 module = "." * node.level + (node.module or "")
                 known = self.meaning.imported(module, alias.name)
                 state = state.bind(alias.asname or alias.name, known)
-            elif alias.asname:
-                state = state.bind(alias.asname, self.meaning.imported(alias.name, ""))
+            else:
+                known = self.meaning.imported(alias.name, "")
+                root = alias.name.partition(".")[0]
+                if alias.asname is None and root != alias.name:
+                    known = self.meaning.imported(root, "")
+                state = state.bind(alias.asname or root, known)
         return state
 
 

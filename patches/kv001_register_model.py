@@ -126,6 +126,9 @@ PATCH = Patch(
 )
 
 _LATE_STOCK = '''
+from vllm.distributed.kv_transfer import ensure_kv_transfer_initialized
+
+
 class Worker:
     def initialize_from_config(self, kv_cache_config):
         """Allocate the KV cache."""
@@ -138,6 +141,9 @@ class Worker:
 
 _LATE_PATCHED = (
     f'''
+from vllm.distributed.kv_transfer import ensure_kv_transfer_initialized
+
+
 class Worker:
     def initialize_from_config(self, kv_cache_config):
         """Allocate the KV cache."""
@@ -160,6 +166,7 @@ class Worker:
 _UPSTREAM = """
 from lmcache.integration.vllm.utils import ENGINE_NAME
 from lmcache.v1.compute.models.utils import VLLMModelTracker
+from vllm.distributed.kv_transfer import ensure_kv_transfer_initialized
 
 
 class Worker:
@@ -200,7 +207,7 @@ EXAMPLES = (
         ExampleKind.REFUSED,
         "refuses where the anchor is gone, and names what came nearest",
         "0.32.0",
-        _LATE_STOCK.replace("ensure_kv_transfer_initialized", "ensure_kv_transfer_started"),
+        _LATE_STOCK.replace("transfer_initialized", "transfer_started"),
         outcome=Outcome.MISSING,
         reason="ensure_kv_transfer_started",
     ),

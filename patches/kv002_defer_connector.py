@@ -82,6 +82,10 @@ PATCH = Patch(
 )
 
 _EARLY_STOCK = '''
+from vllm.distributed import init_distributed_environment
+from vllm.distributed.kv_transfer import ensure_kv_transfer_initialized
+
+
 class Worker:
     def init_device(self):
         init_worker_distributed_environment(self.vllm_config, self.rank)
@@ -100,6 +104,10 @@ def init_worker_distributed_environment(vllm_config, rank):
 
 _EARLY_PATCHED = (
     f'''
+from vllm.distributed import init_distributed_environment
+from vllm.distributed.kv_transfer import ensure_kv_transfer_initialized
+
+
 class Worker:
     def init_device(self):
         init_worker_distributed_environment(self.vllm_config, self.rank)
@@ -133,6 +141,8 @@ def init_worker_distributed_environment(vllm_config, rank):
 _BY_HAND = """
 from lmcache.integration.vllm.utils import ENGINE_NAME
 from lmcache.v1.compute.models.utils import VLLMModelTracker
+from vllm.distributed import init_distributed_environment
+from vllm.distributed.kv_transfer import ensure_kv_transfer_initialized
 
 
 class Worker:

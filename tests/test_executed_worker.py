@@ -311,8 +311,8 @@ def test_a_run_is_content_with_the_bare_model_registered_by_hand() -> None:
         (b"self.model_runner.get_model()", b"object()", "another object than"),
         (b"(ENGINE_NAME,", b"('vllm-instance',", "in the tracker"),
         (b"        VLLMModelTracker.register", b"        VLLMModelTracker.get", "instead of None"),
-        (b"(self.vllm_config, kv_cache_config)", b"(self.vllm_config, None)", "created with"),
-        (b"(self.vllm_config, kv_cache_config)", b"(kv_cache_config)", "created with"),
+        (b"(self.vllm_config, kv_cache_config)", b"(self.vllm_config, None)", "created by"),
+        (b"(self.vllm_config, kv_cache_config)", b"(kv_cache_config)", "created by"),
         (b"        self.model_runner.initialize_kv", b"        # self.", "something else changed"),
         (b"        self.model_runner.load_model()\n", b"        pass\n", "AttributeError"),
         (

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import difflib
 import re
+import textwrap
 from functools import cache
 
 import pytest
@@ -128,7 +129,8 @@ def test_a_run_of_every_release_with_another_connector_takes_the_stock_path(rele
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_a_run_of_every_release_as_it_was_released_fails_the_post_condition(release: str) -> None:
-    found = in_process_violations(stock_of(release), None, [WRAPPED])
+    early = release in EARLY
+    found = in_process_violations(stock_of(release), None, [WRAPPED], early=early)
     assert len(found) == 2 * sum(connector.in_process for connector in CONNECTORS)
 
 
@@ -248,8 +250,8 @@ def test_registered_by_hand_but_not_deferred_is_foreign_and_said_exactly(release
     text = _old_readme(release, deferred=False)
     plan = planned(text, release, Provenance.OTHER)
     assert outcomes(plan) == {"KV001": Outcome.FOREIGN, "KV002": Outcome.FOREIGN}
-    assert "the KV connector is created before any model is registered" in reasons(plan)
-    assert in_process_violations(text, None, [BARE])
+    assert "registered, but only after the KV connector was created" in reasons(plan)
+    assert in_process_violations(text, None, [BARE], early=True)
 
 
 @pytest.mark.parametrize("release", EARLY)
@@ -257,7 +259,102 @@ def test_deferred_by_hand_but_not_registered_is_foreign(release: str) -> None:
     text = _old_readme(release, registered=False)
     plan = planned(text, release, Provenance.OTHER)
     assert outcomes(plan) == {"KV001": Outcome.FOREIGN, "KV002": Outcome.FOREIGN}
-    assert in_process_violations(text, None, [BARE])
+    assert "waits for the model, but no model is registered" in reasons(plan)
+    assert in_process_violations(text, None, [BARE], early=True)
+
+
+# Hand edits that look right and can't work (FIELD.md 6 and 7)
+
+TRACKER = "from lmcache.v1.compute.models.utils import VLLMModelTracker\n"
+BROKEN_ANYWHERE = {
+    "imported for type checkers alone": (
+        IMPORTS.lstrip(),
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
+        + textwrap.indent(IMPORTS.strip(), "    ")
+        + "\n",
+        "VLLMModelTracker, which is not defined there",
+    ),
+    "imported under a condition": (
+        TRACKER,
+        f"import os\nif os.environ.get('USE_LMCACHE'):\n    {TRACKER}",
+        "VLLMModelTracker, which is not defined there",
+    ),
+    "imported from a module that is not there": (
+        TRACKER,
+        TRACKER.replace("utils", "util"),
+        "lmcache.v1.compute.models.util.VLLMModelTracker is imported",
+    ),
+    "one import forgotten": (TRACKER, "", "VLLMModelTracker, which is not defined there"),
+    "the wrong name given": ("ENGINE_NAME, self", "'engine', self", "under another name"),
+    "another object given": (
+        "ENGINE_NAME, self.model_runner.",
+        "ENGINE_NAME, self.vllm_config.",
+        "what is registered can't be seen to be the model",
+    ),
+}
+BROKEN_LATE = {
+    "self lost": ("(self.vllm_config, kv_cache", "(vllm_config, kv_cache", "vllm_config, which is"),
+    "one argument": ("self.vllm_config, kv_cache_config)\n", "self.vllm_config)\n", "takes"),
+    "an unbound argument": (
+        "ENGINE_NAME, self.model_runner.get_model()",
+        "ENGINE_NAME, self.model_runner.get_model(kv_cfg)",
+        "kv_cfg, which is not defined",
+    ),
+}
+BROKEN_EARLY = {
+    "self lost": (
+        "        ensure_kv_transfer_initialized(self.vllm_config)\n",
+        "        ensure_kv_transfer_initialized(vllm_config)\n",
+        "load_model uses vllm_config, which is not defined there",
+    ),
+}
+
+
+def _broken(text: str, old: str, new: str) -> str:
+    assert text.count(old) == 1
+    return text.replace(old, new)
+
+
+@pytest.mark.parametrize("release", LATE)
+@pytest.mark.parametrize("edit", [*BROKEN_ANYWHERE, *BROKEN_LATE])
+def test_a_new_readme_by_hand_that_cannot_work_is_foreign(edit: str, release: str) -> None:
+    old, new, reason = (BROKEN_ANYWHERE | BROKEN_LATE)[edit]
+    text = _broken(_new_readme(release, "self.model_runner.get_model()").decode(), old, new)
+    plan = planned(text.encode(), release, Provenance.OTHER)
+    assert outcomes(plan)["KV001"] is Outcome.FOREIGN
+    assert reason in reasons(plan)
+    assert in_process_violations(text.encode(), None, [NESTED_DEEP], [PLAIN])
+
+
+@pytest.mark.parametrize("release", BARE_ATTRIBUTE)
+@pytest.mark.parametrize("edit", [*BROKEN_ANYWHERE, *BROKEN_EARLY])
+def test_an_old_readme_by_hand_that_cannot_work_is_foreign(edit: str, release: str) -> None:
+    old, new, reason = (BROKEN_ANYWHERE | BROKEN_EARLY)[edit]
+    text = _broken(_old_readme(release).decode(), old, new)
+    plan = planned(text.encode(), release, Provenance.OTHER)
+    assert outcomes(plan) == {"KV001": Outcome.FOREIGN, "KV002": Outcome.FOREIGN}
+    assert reason in reasons(plan)
+    assert in_process_violations(text.encode(), None, [BARE], [PLAIN], early=True)
+
+
+@pytest.mark.parametrize("release", LATE)
+def test_a_connector_created_after_the_kv_cache_by_hand_is_foreign(release: str) -> None:
+    text = _new_readme(release, "self.model_runner.get_model()").decode()
+    start = text.index("        VLLMModelTracker.register_model")
+    end = text.index(CALL) + len(CALL)
+    both, rest = text[start:end], text[:start] + text[end:]
+    cache = re.search(
+        r"^    def initialize_from_config.*?(?=^    @|^    def |^class |^def )",
+        rest,
+        re.DOTALL | re.MULTILINE,
+    )
+    assert cache is not None
+    body = cache.group().rstrip() + "\n" + both + "\n"
+    text = rest[: cache.start()] + body + rest[cache.end() :]
+    plan = planned(text.encode(), release, Provenance.OTHER)
+    assert outcomes(plan)["KV001"] is Outcome.FOREIGN
+    assert "after the KV cache was allocated" in reasons(plan)
+    assert in_process_violations(text.encode(), None, [NESTED_DEEP], [PLAIN])
 
 
 # A release that does not exist yet
@@ -311,7 +408,7 @@ def test_a_second_creation_before_the_model_exists_is_a_conflict() -> None:
     head = "    def load_model(self, *, load_dummy_weights: bool = False) -> None:\n"
     plan = _future(head, head + "        ensure_kv_transfer_initialized(self.vllm_config)\n")
     assert outcomes(plan)["KV001"] is Outcome.CONFLICT
-    assert "created before any model is registered" in reasons(plan)
+    assert "only after the KV connector was created" in reasons(plan)
     assert plan.changes == ()
 
 

@@ -18,6 +18,8 @@ from kvpatch.tree import Provenance
 from packaging.version import Version
 from planning import outcomes, planned, replanned, written
 from worker_stand_in import (
+    BARE,
+    BARE_GET_MODEL,
     NESTED_DEEP,
     NESTED_ONLY,
     OTHER,
@@ -69,13 +71,8 @@ GOOD = {
     "VLLMModelTracker.register_model(ENGINE_NAME, model)",
     "under the literal name of all releases so far": "VLLMModelTracker.register_model("
     "'vllm-instance', self.model_runner.get_model())",
-    "unwrapped once": "VLLMModelTracker.register_model(ENGINE_NAME, "
-    "self.model_runner.model.unwrap())",
     "unwrapped until nothing is left": "model = self.model_runner.model\n"
     "while hasattr(model, 'unwrap'):\n    model = model.unwrap()\n"
-    "VLLMModelTracker.register_model(ENGINE_NAME, model)",
-    "unwrapped where it is wrapped": "model = self.model_runner.model\n"
-    "if hasattr(model, 'unwrap'):\n    model = model.unwrap()\n"
     "VLLMModelTracker.register_model(ENGINE_NAME, model)",
     "on both branches": f"if vllm.something():\n    {REGISTER}\nelse:\n    {REGISTER}",
     "imported in the function": "from lmcache.integration.vllm.utils import ENGINE_NAME as name\n"
@@ -98,7 +95,7 @@ GOOD = {
 def test_a_worker_that_registers_the_bare_model_first_holds(body: str) -> None:
     text = _late(body)
     assert _judge(text).holds, _judge(text).reason
-    kinds = [NESTED_DEEP, WRAPPED] if "get_model" in body else [WRAPPED]
+    kinds = [NESTED_DEEP, WRAPPED] if "get_model" in body else [BARE, WRAPPED, NESTED_ONLY]
     imports_name = "vllm-instance" not in body and "self.get_model" not in body
     if imports_name:
         assert in_process_violations(text.encode(), None, kinds, [PLAIN]) == []
@@ -189,10 +186,19 @@ def test_it_does_not_matter_how_the_module_imports_lmcache(imports: str) -> None
                 "self.model_runner.get_model())"
             ),
         ),
+        (
+            ("import lmcache.v1.compute.models.utils\nimport lmcache.integration.vllm.utils\n"),
+            (
+                "lmcache.v1.compute.models.utils.VLLMModelTracker.register_model("
+                "lmcache.integration.vllm.utils.ENGINE_NAME, self.model_runner.get_model())"
+            ),
+        ),
     ],
 )
 def test_a_tracker_reached_through_its_module_is_the_tracker(imports: str, call: str) -> None:
-    assert _judge(_late(call, imports)).holds
+    text = _late(call, STOCK_IMPORTS + imports)
+    assert in_process_violations(text.encode(), None, [NESTED_DEEP], [PLAIN]) == []
+    assert _judge(text).holds
 
 
 def test_a_tracker_of_another_package_is_not_lmcaches() -> None:
@@ -258,15 +264,6 @@ def test_the_attribute_is_the_bare_model_up_to_0_10_0_alone() -> None:
         assert "CUDAGraphWrapper is not supported" in judgement.reason
 
 
-def test_a_connector_created_before_the_model_exists_does_not_hold() -> None:
-    text = _early(REGISTER, "ensure_kv_transfer_initialized(vllm_config)")
-    judgement = _judge(text, "0.10.0")
-    assert not judgement.holds
-    assert judgement.reason == (
-        "the KV connector is created before any model is registered with LMCache"
-    )
-
-
 def test_a_connector_that_is_commented_out_is_not_created() -> None:
     text = _early(REGISTER, "pass  # ensure_kv_transfer_initialized(vllm_config)")
     judgement = _judge(text, "0.10.0")
@@ -292,6 +289,37 @@ def test_a_module_with_too_many_paths_does_not_hold() -> None:
 
 REGISTER_LOCAL = "VLLMModelTracker.register_model(ENGINE_NAME, model)"
 UNSEEN = {
+    "unwrapped once, which one without layers has no way to": "VLLMModelTracker.register_model("
+    "ENGINE_NAME, self.model_runner.model.unwrap())",
+    "unwrapped by one layer": "model = self.model_runner.model\n"
+    "if hasattr(model, 'unwrap'):\n    model = model.unwrap()\n" + REGISTER_LOCAL,
+    "after an unbound name": f"vllm.see(no_such_name)\n{REGISTER}",
+    "with an unbound name": "VLLMModelTracker.register_model(ENGINE_NAME, "
+    "self.model_runner.get_model(no_such_name))",
+    "with an argument too many": "VLLMModelTracker.register_model(ENGINE_NAME, "
+    "self.model_runner.get_model(), True)",
+    "with an argument that get_model does not take": "VLLMModelTracker.register_model("
+    "ENGINE_NAME, self.model_runner.get_model(1))",
+    "with an unknown word": "VLLMModelTracker.register_model("
+    "ENGINE_NAME, model=self.model_runner.get_model())",
+    "imported from a module that is not there": "from lmcache.v1.compute.models.util import "
+    f"VLLMModelTracker\n{REGISTER}",
+    "imported from a package above": "from lmcache.v1.compute.models import "
+    f"VLLMModelTracker\n{REGISTER}",
+    "with another import that fails": f"from lmcache.no_such_module import f\n{REGISTER}",
+    "behind an import that always fails": "try:\n    import lmcache.no_such_module\n"
+    f"    {REGISTER}\nexcept ImportError:\n    pass",
+    "where the KV cache is allocated first": "self.model_runner.initialize_kv_cache("
+    f"kv_cache_config)\n{REGISTER}",
+    "with the connector given less": f"{REGISTER}\nensure_kv_transfer_initialized("
+    "self.vllm_config)",
+    "with the connector given more": f"{REGISTER}\nensure_kv_transfer_initialized("
+    "self.vllm_config, kv_cache_config, None)",
+    "with the connector given something else": f"{REGISTER}\nensure_kv_transfer_initialized("
+    "self.vllm_config, self.model_runner)",
+    "with the connector given the two the wrong way round": f"{REGISTER}\n"
+    "ensure_kv_transfer_initialized(kv_cache_config, self.vllm_config)",
+    "with self lost": f"{REGISTER}\nensure_kv_transfer_initialized(vllm_config, kv_cache_config)",
     "behind and": f"vllm.something() and {REGISTER}",
     "behind or": f"vllm.something() or {REGISTER}",
     "in one case of an expression": f"{REGISTER} if vllm.something() else None",
@@ -326,8 +354,103 @@ UNSEEN = {
 @pytest.mark.parametrize("body", UNSEEN.values(), ids=UNSEEN.keys())
 def test_what_a_run_refuses_the_static_form_refuses_too(body: str) -> None:
     text = _late(body)
-    assert in_process_violations(text.encode(), None, [NESTED_DEEP], [PLAIN])
+    assert in_process_violations(text.encode(), None, [BARE_GET_MODEL, NESTED_DEEP], [PLAIN])
     assert not _judge(text).holds
+
+
+UNBOUND_IMPORTS = {
+    "for type checkers alone": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n{}",
+    "for type checkers, by the module": "import typing\nif typing.TYPE_CHECKING:\n{}",
+    "under a condition": "import os\nif os.environ.get('USE_LMCACHE'):\n{}",
+    "in a loop that may have no round": "for _ in ():\n{}",
+}
+
+
+@pytest.mark.parametrize("under", UNBOUND_IMPORTS.values(), ids=UNBOUND_IMPORTS.keys())
+def test_names_that_are_not_surely_imported_do_not_hold(under: str) -> None:
+    stock, lmcache = IMPORTS.strip().splitlines()[:2], IMPORTS.strip().splitlines()[2:]
+    inner = textwrap.indent("\n".join(lmcache), "    ")
+    text = _late(REGISTER, "\n".join(stock) + "\n" + under.format(inner))
+    assert in_process_violations(text.encode(), None, [NESTED_DEEP], [PLAIN])
+    judgement = _judge(text)
+    assert not judgement.holds
+    assert "VLLMModelTracker, which is not defined there" in judgement.reason
+
+
+@pytest.mark.parametrize(
+    ("version", "load", "reason"),
+    [
+        (
+            "0.10.0",
+            f"{REGISTER}\nensure_kv_transfer_initialized(vllm_config)",
+            "vllm_config, which",
+        ),
+        ("0.10.0", f"{REGISTER}\n{CREATE}", "kv_cache_config, which is not defined there"),
+        ("0.10.0", f"{REGISTER}\nensure_kv_transfer_initialized()", "this release takes"),
+        ("0.32.0", f"{REGISTER}\n{CREATE}", "kv_cache_config, which is not defined there"),
+        ("0.32.0", f"{REGISTER}\nensure_kv_transfer_initialized(self.vllm_config)", "this release"),
+    ],
+)
+def test_a_connector_created_in_load_model_with_what_is_not_there_does_not_hold(
+    version: str, load: str, reason: str
+) -> None:
+    text = _early(load)
+    early = version == "0.10.0"
+    assert in_process_violations(text.encode(), None, [NESTED_DEEP], [PLAIN], early=early)
+    judgement = _judge(text, version)
+    assert not judgement.holds
+    assert reason in judgement.reason
+
+
+HALF_DONE = {
+    "registered, not deferred": (
+        _early(REGISTER, "ensure_kv_transfer_initialized(vllm_config)"),
+        "the model is registered, but only after the KV connector was created",
+    ),
+    "deferred, not registered": (
+        _early("ensure_kv_transfer_initialized(self.vllm_config)"),
+        "the KV connector waits for the model, but no model is registered with LMCache",
+    ),
+    "neither": (
+        _early("pass", "ensure_kv_transfer_initialized(vllm_config)"),
+        "the KV connector is created before any model is registered with LMCache",
+    ),
+    "under another name": (
+        _early(
+            REGISTER.replace("ENGINE_NAME", "'my-engine'")
+            + "\nensure_kv_transfer_initialized(self.vllm_config)"
+        ),
+        "the model is registered under another name than LMCache's ENGINE_NAME",
+    ),
+    "another object": (
+        _early(
+            REGISTER.replace("self.model_runner.get_model()", "vllm.find_model()")
+            + "\nensure_kv_transfer_initialized(self.vllm_config)"
+        ),
+        "what is registered can't be seen to be the model of model_runner.get_model()",
+    ),
+    "on some paths": (
+        _early(
+            f"if vllm.ready():\n    {REGISTER}\nensure_kv_transfer_initialized(self.vllm_config)"
+        ),
+        "on some path the KV connector is created without a model registered with LMCache",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "reason"), HALF_DONE.values(), ids=HALF_DONE.keys())
+def test_of_a_half_done_edit_the_half_that_is_missing_is_said(text: str, reason: str) -> None:
+    assert in_process_violations(text.encode(), None, [NESTED_DEEP], [PLAIN], early=True)
+    judgement = _judge(text, "0.10.0")
+    assert not judgement.holds
+    assert judgement.reason.startswith(reason)
+
+
+def test_a_release_newer_than_those_read_may_give_the_connector_more() -> None:
+    text = _late(REGISTER).replace("kv_cache_config)\n", "kv_cache_config, self.rank)\n")
+    assert "self.rank" in text
+    assert not _judge(text, "0.33.0").holds
+    assert _judge(text, "0.34.0").holds
 
 
 def test_registration_before_the_model_is_loaded_does_not_hold() -> None:
@@ -685,7 +808,8 @@ def _assert_every_line_kept(before: list[bytes], after: list[bytes]) -> None:
 def test_a_generated_module_as_it_stands_holds_in_neither_form(module: Generated) -> None:
     judgement = registers_bare_model(ast.parse(module.content), Version(module.version))
     assert not judgement.holds
-    assert in_process_violations(module.content, None, [WRAPPED], [PLAIN])
+    early = Version(module.version) <= Version("0.11.0")
+    assert in_process_violations(module.content, None, [WRAPPED], [PLAIN], early=early)
 
 
 @settings(max_examples=40, deadline=None)

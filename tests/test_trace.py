@@ -178,8 +178,8 @@ def test_a_module_imported_under_another_name_is_known() -> None:
     "before",
     [
         "try:\n    from known import a\nexcept ImportError:\n    a = None",
-        "if TYPE:\n    from known import a",
-        "if TYPE:\n    pass\nelse:\n    from known import a",
+        "if TYPE:\n    from known import a\nelse:\n    from known import a",
+        "if TYPE_CHECKING:\n    pass\nelse:\n    from known import a",
     ],
 )
 def test_an_import_under_a_condition_at_module_level_is_known(before: str) -> None:

@@ -267,7 +267,7 @@ class World:
             self.load(home)
         if name not in self.modules and not any(m.startswith(f"{name}.") for m in self.modules):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        if fromlist:
+        if fromlist and name in self.modules:
             return self.modules[name]
         package = SimpleNamespace()
         for home, module in self.modules.items():
@@ -277,6 +277,8 @@ class World:
                 inner.__dict__.setdefault(part, SimpleNamespace())
                 inner = inner.__dict__[part]
             inner.__dict__[parts[-1]] = module
+        for part in name.split(".")[1:] if fromlist else ():
+            package = getattr(package, part)
         return package
 
     def load(self, home: str) -> Any:
@@ -624,16 +626,20 @@ def in_process_violations(
     stock: bytes | None = None,
     kinds: Sequence[Kind] = (WRAPPED,),
     connectors: Sequence[Connector] = CONNECTORS,
+    early: bool = False,
 ) -> list[str]:
     """Where LMCache's connector is not created after the bare model was registered.
 
-    It must be created as often as in the stock file, or once where none is given.
+    It must be created as often as in the stock file and with the same arguments; where none is
+    given, once and as ``ensure_kv_transfer_initialized`` is defined in that era. It must be there
+    before the KV cache is allocated.
 
     Args:
         text: the worker module to judge.
         stock: the released one, where all else must be as it is there.
         kinds: the model runners to try.
         connectors: the configurations, of which those of LMCache's in-process connector are tried.
+        early: whether the release creates the connector with the configuration alone.
     """
     found: list[str] = []
     for connector in connectors:
@@ -649,7 +655,7 @@ def in_process_violations(
                 if repr(failed) != repr(released):
                     found.append(f"{where}: {failed!r} instead of {released!r}")
                 elif failed is None:
-                    found += [f"{where}: {problem}" for problem in _problems(run, expected)]
+                    found += [f"{where}: {problem}" for problem in _problems(run, expected, early)]
     return found
 
 
@@ -657,15 +663,19 @@ def _started(
     text: bytes, connector: Connector, kind: Kind, truth: bool
 ) -> tuple[Process, Exception | None]:
     """A process that ran as far as it goes, and what stopped it."""
-    run = Process(text, connector.config, kind, truth=truth)
+    run = Process(b"class Worker: ...", connector.config, kind, truth=truth)
     try:
+        run = Process(text, connector.config, kind, truth=truth)
         run.start()
     except Exception as error:
         return run, error
     return run, None
 
 
-def _problems(run: Process, stock: Process | None) -> Iterator[str]:
+_TAKEN = {True: [("vllm_config",)], False: [("vllm_config", "kv_cache_config")]}
+
+
+def _problems(run: Process, stock: Process | None, early: bool) -> Iterator[str]:
     creations = run.world.creations
     expected = 1 if stock is None else len(stock.world.creations)
     if len(creations) != expected:
@@ -674,11 +684,14 @@ def _problems(run: Process, stock: Process | None) -> Iterator[str]:
         yield f"created with {run.world.describe(creations[0].tracked)} in the tracker"
     if any(model is not run.model for _, model in run.world.registrations):
         yield "another object than the bare model was registered"
-    if stock is not None:
-        if _arguments(run) != _arguments(stock):
-            yield f"created with {_arguments(run)}, not {_arguments(stock)}"
-        if run.besides_registration() != stock.besides_registration():
-            yield "something else changed"
+    taken = _TAKEN[early] if stock is None else _arguments(stock)
+    if _arguments(run) != taken:
+        yield f"created by {_arguments(run)}, not {taken}"
+    what = [event[2] for event in run.events]
+    if "runner.initialize_kv_cache" in what[: what.index("connector") if creations else 0]:
+        yield "created after the KV cache was allocated"
+    if stock is not None and run.besides_registration() != stock.besides_registration():
+        yield "something else changed"
 
 
 def _arguments(run: Process) -> list[tuple[str, ...]]:
