@@ -153,7 +153,7 @@ def refuse(seen: View) -> None:
         raise KvpatchError(
             f"patch-{first.outcome.value}",
             f"{first.id} is {first.outcome.value}: {first.reason}",
-            way_out(first),
+            way_out(seen, first),
         )
     if not seen.plan.goal_holds:
         raise goal_missed(seen)
@@ -233,16 +233,24 @@ def refuse_orphans(host: Host) -> None:
             )
 
 
-def way_out(first: PatchPlan) -> str:
+def way_out(seen: View, first: PatchPlan) -> str:
     """What to do about a patch that is refused."""
+    own = {target.path for target in first.targets}
     if first.outcome is Outcome.FOREIGN:
-        return (
-            f"reinstall {first.distribution} {first.version} and apply again; "
-            "`--accept-foreign` patches on top of an edit, "
-            "`--allow-unverified` trusts a file that has no hash"
-        )
+        states = {file.state for file in seen.plan.files if file.path in own}
+        reinstall = f"reinstall {first.distribution} {first.version} and apply again"
+        if states == {"unknown"}:
+            return f"{reinstall}, or give --allow-unverified to trust the file as it is"
+        return f"{reinstall}, or give --accept-foreign to patch on top of the edit"
     if first.outcome is Outcome.CONFLICT:
         return f"make the file a plain one again: reinstall {first.distribution}, then apply"
+    if any(seen.host.tree.record(first.package).hash_of(path) is not None for path in own):
+        gone = own - {file.path for file in seen.plan.files}
+        if gone:
+            return (
+                f"the RECORD of {first.distribution} lists it: "
+                f"reinstall {first.distribution} {first.version} and apply again"
+            )
     return "this release needs a newer kvpatch; `kvpatch list` shows the releases it is made for"
 
 

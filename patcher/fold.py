@@ -175,17 +175,17 @@ def _differing(
     file: FilePlan, package: Package, items: Items, source: Source, options: Options
 ) -> str:
     """Names the functions in which a strange text differs from the release, or from ours."""
+    expected: Mapping[str, str] | None = None
     if source.original is not None:
         ours, _ = _fold(replace(file, original=source.original), package, items, source, options)
-        expected = ours.after if ours.after is not None else source.original
-        names = differing(function_hashes(expected), function_hashes(file.content))
+        expected = function_hashes(ours.after if ours.after is not None else source.original)
     elif options.known is not None:
-        known = options.known.functions_of(file.package, package.version, file.path)
-        names = () if known is None else differing(known, function_hashes(file.content))
-    else:
-        names = ()
-    if not names:
+        expected = options.known.functions_of(file.package, package.version, file.path)
+    if expected is None:
         return ""
+    names = differing(expected, function_hashes(file.content))
+    if not names:
+        return " in blank lines or line ends alone"
     shown = names if len(names) <= _MOST_NAMED else names[: _MOST_NAMED - 1]
     rest = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
     return f" in {', '.join(shown)}{rest}"

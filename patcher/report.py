@@ -108,7 +108,7 @@ def status_text(seen: View) -> str:
     standings = seen.host.standings
     lines = [environment_line(seen), ""]
     lines += [
-        f"patched     {_patched_answer(seen.plan, standings)}",
+        f"patched     {_patched_answer(seen.plan, standings)}{_hindrance(seen)}",
         f"take back   {_back_answer(seen)}",
     ]
     if seen.host.interrupted:
@@ -156,6 +156,13 @@ def _patched_answer(plan: Plan, standings: Sequence[Standing]) -> str:
         have = f", only with {', '.join(ours)}" if ours else ""
         return f"no{have}; `kvpatch apply` would put in {', '.join(pending)}"
     return "no, and no chosen patch is for this release"
+
+
+def _hindrance(seen: View) -> str:
+    """What keeps apply from what it would do, as far as it was seen without trying."""
+    pending = [file.path for file in seen.plan.files if file.pending]
+    fixed = [path for path in pending if (facts := seen.facts.get(path)) and not facts.writable]
+    return f", but {' and '.join(fixed)} can't be replaced" if fixed else ""
 
 
 def _back_answer(seen: View) -> str:

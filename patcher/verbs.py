@@ -94,7 +94,7 @@ def verify(where: Where, choice: Choice, disk: Disk) -> Report:
         KvpatchError(
             f"patch-{patch.outcome.value}",
             f"{patch.id} is {patch.outcome.value}: {patch.reason}",
-            application.way_out(patch) if patch.outcome.refused else "run `kvpatch apply`",
+            application.way_out(seen, patch) if patch.outcome.refused else "run `kvpatch apply`",
             ExitCode.NO,
         )
         for patch in seen.plan.patches

@@ -11,6 +11,7 @@ WORKER = "vllm/v1/worker/gpu_worker.py"
 
 LATE = '''"""A worker of the later era."""
 
+from vllm.distributed import init_distributed_environment
 from vllm.distributed.kv_transfer import ensure_kv_transfer_initialized
 
 
@@ -35,6 +36,7 @@ def init_worker_distributed_environment(vllm_config, rank):
 
 EARLY = '''"""A worker of the earlier era."""
 
+from vllm.distributed import init_distributed_environment
 from vllm.distributed.kv_transfer import ensure_kv_transfer_initialized
 
 

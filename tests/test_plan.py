@@ -20,6 +20,9 @@ from packaging.version import Version
 from planning import WORKER, OneFile, outcomes, planned, reasons, replanned, series, written
 
 EARLY = b"""
+from vllm.distributed.kv_transfer import ensure_kv_transfer_initialized
+
+
 class Worker:
     def load_model(self):
         self.model_runner.load_model()
@@ -30,6 +33,9 @@ def init_worker_distributed_environment(vllm_config, rank):
 """
 
 LATE = b"""
+from vllm.distributed.kv_transfer import ensure_kv_transfer_initialized
+
+
 class Worker:
     def initialize_from_config(self, kv_cache_config):
         ensure_kv_transfer_initialized(self.vllm_config, kv_cache_config)
@@ -38,6 +44,7 @@ class Worker:
 BY_HAND = b"""
 from lmcache.integration.vllm.utils import ENGINE_NAME
 from lmcache.v1.compute.models.utils import VLLMModelTracker
+from vllm.distributed.kv_transfer import ensure_kv_transfer_initialized
 
 
 class Worker:
@@ -345,6 +352,13 @@ def test_a_foreign_file_of_a_known_release_names_the_functions_that_differ() -> 
     found = planned(strange, "0.32.0", Provenance.OTHER, options=Options(known=known))
     assert "in Worker.initialize_from_config" in reasons(found)
     assert all(patch.tested for patch in found.patches)
+
+
+@pytest.mark.parametrize("strange", [LATE + b"\n", LATE.replace(b"\n", b"\r\n")])
+def test_a_foreign_file_that_differs_in_no_function_says_so(strange: bytes) -> None:
+    text = catalogue.build(series(), "vllm", {"0.32.0": {WORKER: LATE}})
+    found = planned(strange, "0.32.0", Provenance.OTHER, options=Options(known=_loaded(text)))
+    assert "in blank lines or line ends alone" in reasons(found)
 
 
 def test_a_release_the_catalogue_does_not_know_is_not_tested() -> None:

@@ -820,9 +820,9 @@ def test_a_generated_module_as_it_stands_holds_in_neither_form(module: Generated
                 "register(self.model_runner.get_model())",
                 "register(self.model_runner.model)",
                 "ensure_kv_transfer_initialized(self.vllm_config)",
-                "if torch.x():\n    register(self.model_runner.get_model())",
-                "if torch.x():\n    return",
-                "with torch.x():\n    register(self.model_runner.get_model())",
+                "if vllm.x():\n    register(self.model_runner.get_model())",
+                "if vllm.x():\n    return",
+                "with vllm.x():\n    register(self.model_runner.get_model())",
                 "pass",
             ]
         ),
@@ -836,8 +836,10 @@ def test_what_the_static_form_accepts_of_hand_edits_a_run_accepts_too(body: list
     )
     static = _judge(text)
     found = in_process_violations(text.encode(), None, [NESTED_DEEP], [PLAIN])
-    early = [problem for problem in found if "created with" in problem]
+    # Creating again does nothing in vLLM, nor does registering again in LMCache.
+    again = (" creations, not", "another object than")
+    real = [problem for problem in found if not any(map(problem.__contains__, again))]
     if static.holds:
-        assert early == []
+        assert real == []
     else:
-        assert early or "x()" in inner, static.reason
+        assert real or "x()" in inner, static.reason

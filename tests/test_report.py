@@ -290,6 +290,9 @@ def test_status_says_how_a_file_lies_before_it_is_replaced(
         plan=replace(seen.plan, files=(file,)),
         facts={"vllm/a.py": replace(plain, **facts)},
     )
+    stuck = "writable" in facts
+    answer = next(line for line in status_text(seen).splitlines() if line.startswith("patched"))
+    assert answer.endswith(", but vllm/a.py can't be replaced") is stuck
     assert f"pristine  change it    {said}" in status_text(seen).splitlines()
     (link,) = plan_data(seen)["links"]
     assert (link["path"], link["writable"]) == ("vllm/a.py", facts.get("writable", True))

@@ -685,8 +685,9 @@ def _problems(run: Process, stock: Process | None, early: bool) -> Iterator[str]
     if any(model is not run.model for _, model in run.world.registrations):
         yield "another object than the bare model was registered"
     taken = _TAKEN[early] if stock is None else _arguments(stock)
-    if _arguments(run) != taken:
-        yield f"created by {_arguments(run)}, not {taken}"
+    given = _arguments(run)
+    if given != taken if stock is not None else set(given) - set(taken):
+        yield f"created by {given}, not {taken}"
     what = [event[2] for event in run.events]
     if "runner.initialize_kv_cache" in what[: what.index("connector") if creations else 0]:
         yield "created after the KV cache was allocated"
