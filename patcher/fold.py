@@ -12,9 +12,9 @@ from packaging.version import Version
 
 from .digest import sha256
 from .functions import differing, function_hashes
+from .guard import PREFIX
 from .outcome import Outcome
 from .patch import Faithful, Judgement, Refusal, Target
-from .registration import PREFIX
 from .tree import Package, Provenance, Source, Tree
 
 if TYPE_CHECKING:

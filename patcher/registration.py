@@ -2,27 +2,23 @@
 
 Over the worker's fixed order ``init_device`` (which calls ``init_worker_distributed_environment``),
 ``load_model``, ``initialize_from_config``: with the guard read as true, no KV connector is created
-before LMCache's tracker was given the bare model; with it false, the module is the stock one.
-Paths on which importing LMCache itself fails are exempt.
+before LMCache's tracker was given the bare model; with it false, the module is the stock one
+(:mod:`kvpatch.guard`). Paths on which importing LMCache itself fails are exempt.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 
 from packaging.version import Version
 
 from .called import names_used
+from .flow import State, Value
+from .guard import GUARD, is_guard
 from .names import type_checking_only
 from .patch import Judgement
-from .trace import State, Tracer, UnreadableError, Value
 
-GUARD = "_kvpatch_uses_lmcache"
-"""The name of the inserted function that tells whether LMCache's connector is configured."""
-
-PREFIX = "_kvpatch_"
 CREATE = "ensure_kv_transfer_initialized"
 REGISTER = "register_model"
 WORKER_ORDER = ("init_device", "load_model", "initialize_from_config")
@@ -36,29 +32,6 @@ LAST_READ = Version("0.33.0")
 
 LAST_BARE_ATTRIBUTE = Version("0.10.0")
 """Last release in which ``model_runner.model`` is never a graph wrapper (0.10.1 wraps it)."""
-
-GUARD_SOURCE = f'''
-def {GUARD}(vllm_config):
-    """Whether LMCache's in-process connector is configured, alone or in a MultiConnector."""
-
-    def read(entry, key):
-        return entry.get(key) if isinstance(entry, dict) else getattr(entry, key, None)
-
-    pending = [getattr(vllm_config, "kv_transfer_config", None)]
-    while pending:
-        entry = pending.pop()
-        name = str(read(entry, "kv_connector") or "")
-        module = str(read(entry, "kv_connector_module_path") or "")
-        if name.startswith("LMCacheConnector"):
-            return True
-        if name != "LMCacheMPConnector" and f"{{module}}.".startswith("lmcache."):
-            return True
-        extra = read(entry, "kv_connector_extra_config")
-        if name == "MultiConnector" and isinstance(extra, dict):
-            connectors = extra.get("connectors")
-            pending.extend(connectors if isinstance(connectors, (list, tuple)) else ())
-    return False
-'''
 
 _CREATOR = "creator"
 _VLLM_CONFIG, _CACHE_CONFIG = "vllm config", "kv cache config"
@@ -97,7 +70,7 @@ class _Registration:
         late = release > LAST_EARLY
         self._wanted = (_VLLM_CONFIG, _CACHE_CONFIG) if late else (_VLLM_CONFIG,)
         self._may_take_more = release > LAST_READ
-        self._guarded = any(_is_guard(node) for node in module.body)
+        self._guarded = any(is_guard(node) for node in module.body)
         self._get_model = _returned_by(module, "get_model")
         self.violations: list[str] = []
         self.created = False
@@ -306,18 +279,6 @@ def _asked_to_unwrap(test: ast.expr) -> str | None:
     return None
 
 
-def _is_guard(node: ast.stmt) -> bool:
-    """Whether a function is the guard as kvpatch writes it; an edited one proves nothing."""
-    if not isinstance(node, ast.FunctionDef) or node.name != GUARD:
-        return False
-    return ast.dump(node) == _guard_as_written()
-
-
-@cache
-def _guard_as_written() -> str:
-    return ast.dump(ast.parse(GUARD_SOURCE).body[0])
-
-
 def _worker_method(module: ast.Module, name: str) -> ast.FunctionDef | None:
     for owner in module.body:
         if isinstance(owner, ast.ClassDef) and owner.name == "Worker":
@@ -343,6 +304,8 @@ def registers_bare_model(module: ast.Module, version: Version) -> Judgement:
         module: ``vllm/v1/worker/gpu_worker.py``, parsed.
         version: the vLLM release, which says whether ``model_runner.model`` is bare.
     """
+    from .trace import Tracer, UnreadableError
+
     meaning = _Registration(module, version)
     loading = _worker_method(module, "load_model")
     start = State()
@@ -366,46 +329,6 @@ def registers_bare_model(module: ast.Module, version: Version) -> Judgement:
     if meaning.violations:
         return Judgement(False, "; ".join(meaning.violations))
     return Judgement(True, "the bare model is registered before the KV connector is created")
-
-
-def stock_without_guard(stock: ast.Module, patched: ast.Module) -> Judgement:
-    """Judge whether the patched module is the stock one wherever the guard reads false."""
-    if _same(patched, stock):
-        return Judgement(True, "without LMCache's connector the module is the stock one")
-    return Judgement(False, "without LMCache's connector the module is not the stock one")
-
-
-def _without_guard(body: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """The statements left where the guard reads false; lists inside them stay as they are."""
-    kept: list[ast.stmt] = []
-    for node in body:
-        match node:
-            case ast.FunctionDef(name=name) if name.startswith(PREFIX):
-                continue
-            case ast.If(test=ast.Call(func=ast.Name(id=name)), orelse=orelse) if name == GUARD:
-                kept += _without_guard(orelse)
-            case ast.If(
-                test=ast.UnaryOp(op=ast.Not(), operand=ast.Call(func=ast.Name(id=name))), body=inner
-            ) if name == GUARD:
-                kept += _without_guard(inner)
-            case _:
-                kept.append(node)
-    return kept
-
-
-def _same(patched: object, stock: object) -> bool:
-    """Whether a patched part is the stock one, positions and guarded parts apart."""
-    if patched.__class__ is not stock.__class__:
-        return False
-    if isinstance(patched, ast.AST):
-        for field in patched._fields:
-            if not _same(getattr(patched, field, None), getattr(stock, field, None)):
-                return False
-        return True
-    if isinstance(patched, list) and isinstance(stock, list):
-        left = _without_guard(patched) if patched and isinstance(patched[0], ast.stmt) else patched
-        return len(left) == len(stock) and all(map(_same, left, stock))
-    return patched == stock
 
 
 def _worse(one: Value, other: Value) -> Value:

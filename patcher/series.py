@@ -7,7 +7,6 @@ import pkgutil
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 
@@ -60,6 +59,8 @@ class Series:
         for member in self.members:
             if member.id == patch_id.upper():
                 return member
+        from difflib import get_close_matches
+
         ids = [member.id for member in self.members]
         near = get_close_matches(patch_id.upper(), ids, 2) or ids
         raise KvpatchError(
@@ -160,7 +161,8 @@ def _needs(member: Member, versions: Mapping[str, Version]) -> Iterable[str]:
 def _load(name: str) -> Member:
     module = importlib.import_module(f"kvpatch.patches.{name}")
     package = Path(__file__).parent
-    sources = [Path(str(module.__file__)), package / "rewrite.py", package / "registration.py"]
+    shared = [package / f"{name}.py" for name in ("rewrite", "guard", "registration")]
+    sources = [Path(str(module.__file__)), *shared]
     return Member(
         patch=module.PATCH,
         title=str(module.__doc__).strip().splitlines()[0].rstrip("."),

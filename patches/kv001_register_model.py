@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvpatch.guard import GUARD, GUARD_SOURCE, stock_without_guard
 from kvpatch.outcome import Outcome
 from kvpatch.patch import Example, ExampleKind, Need, Patch, Target
-from kvpatch.registration import (
-    GUARD,
-    GUARD_SOURCE,
-    registers_bare_model,
-    stock_without_guard,
-)
+from kvpatch.registration import registers_bare_model
 
 if TYPE_CHECKING:
     import libcst as cst

@@ -14,9 +14,10 @@ import textwrap
 from functools import cache
 
 import pytest
+from kvpatch.guard import stock_without_guard
 from kvpatch.outcome import Outcome
 from kvpatch.plan import Plan
-from kvpatch.registration import registers_bare_model, stock_without_guard
+from kvpatch.registration import registers_bare_model
 from kvpatch.tree import Provenance
 from packaging.version import Version
 from planning import WORKER, outcomes, planned, reasons, replanned, written
