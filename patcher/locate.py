@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -130,6 +129,8 @@ def _given_python(python: Path, variables: Mapping[str, str]) -> Path:
             raise _no_python(python, "is a folder without bin/python")
         return inside
     if not python.exists() and len(python.parts) == 1:
+        import shutil
+
         found = shutil.which(str(python), path=variables.get("PATH"))
         if found is not None:
             return Path(found).absolute()
@@ -201,6 +202,8 @@ def _candidates(variables: Mapping[str, str], needs: str | None) -> Iterator[Pat
     inside = _python_of(Path(active)) if active else None
     if inside is not None:
         yield inside
+    import shutil
+
     found = shutil.which("python3", path=variables.get("PATH"))
     if found is not None:
         yield Path(found).absolute()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,6 +178,8 @@ def _interpreter(process: _Process) -> Path:
     first = process.args[0]
     if "/" in first:
         return Path(_link(process.folder / "cwd") or "/") / first
+    import shutil
+
     found = None if process.titled else shutil.which(first, path=process.environ().get("PATH", ""))
     return Path(found or _link(process.folder / "exe") or "")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -233,6 +232,8 @@ def _long_reasons(plan: Plan) -> list[str]:
     lines: list[str] = []
     for reason, ids in shared.items():
         text = f"{', '.join(ids)}: {reason}"
+        import textwrap
+
         lines += ["", *textwrap.wrap(text, 100, subsequent_indent="    ", break_long_words=False)]
     return lines
 
