@@ -288,10 +288,6 @@ def _print(report: Any, as_json: bool) -> ExitCode:
                 click.echo(report.envelope())
             elif report.text:
                 click.echo(report.text)
-        if not as_json:
-            for note in report.notes:
-                click.echo(f"kvpatch: {note}", err=True)
-            _print_errors(report.errors)
     except OSError as error:
         _silence(sys.stdout)
         failure = KvpatchError(
@@ -300,9 +296,10 @@ def _print(report: Any, as_json: bool) -> ExitCode:
             "the verb itself has ended; `kvpatch status` says what the host is in",
             ExitCode.ENVIRONMENT,
         )
-        with contextlib.suppress(OSError):
-            _print_errors((failure,))
+        _print_errors((failure,))
         return failure.exit_code
+    if not as_json:
+        _print_errors(report.errors, report.notes)
     return ExitCode(report.exit_code)
 
 
@@ -323,11 +320,16 @@ def _silence(stream: Any) -> None:
         os.close(nowhere)
 
 
-def _print_errors(errors: Any) -> None:
-    with _reader_may_leave(sys.stderr):
+def _print_errors(errors: Any, notes: Any = ()) -> None:
+    """Say on stderr what went wrong; where nobody can hear it, the exit code still says it."""
+    try:
+        for note in notes:
+            click.echo(f"kvpatch: {note}", err=True)
         for error in errors:
             click.echo(f"kvpatch: {error.message}", err=True)
             click.echo(f"    {error.hint}", err=True)
+    except OSError:
+        _silence(sys.stderr)
 
 
 def _place(where: dict[str, Any]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -283,6 +284,45 @@ def test_output_that_cant_be_written_is_exit_4(more: list[str]) -> None:
     assert done.returncode == 4
     assert done.stderr.startswith("kvpatch: the output can't be written: ")
     assert len(done.stderr.splitlines()) == 2
+
+
+@pytest.mark.parametrize(("more", "expected"), [(["list"], 0), (["show", "KV999"], 2)])
+def test_a_stderr_that_cant_be_written_changes_no_exit_code(more: list[str], expected: int) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "kvpatch", *more],
+            stdout=subprocess.PIPE,
+            stderr=full,
+            check=False,
+            env=clean_environ(),
+        )
+    assert done.returncode == expected
+
+
+INTERRUPTED_WHILE_LOADING = """
+import importlib.abc, os, runpy, signal, sys
+
+class Interrupting(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["kvpatch", "list"]
+runpy.run_module("kvpatch", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(("ignored", "expected"), [(False, -signal.SIGINT), (True, 0)])
+def test_an_interrupt_while_it_still_loads_shows_no_traceback(ignored: bool, expected: int) -> None:
+    before = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" if ignored else ""
+    done = subprocess.run(
+        [sys.executable, "-c", before + INTERRUPTED_WHILE_LOADING],
+        capture_output=True,
+        check=False,
+        env=clean_environ(),
+    )
+    assert (done.returncode, done.stderr) == (expected, b"")
 
 
 def test_a_path_that_is_no_text_can_be_shown(tmp_path: Path) -> None:
