@@ -15,7 +15,7 @@ from .host import Choice, Host, View, Where, open_host, open_site, view
 from .links import why_no_new_file
 from .locate import Environment, compile_for_target, file_facts
 from .outcome import ExitCode, KvpatchError, Outcome
-from .plan import GOAL, FilePlan, Options, PatchPlan, Plan
+from .plan import GOAL, FilePlan, Options, PatchPlan, Plan, plan
 from .series import discover
 from .staleness import PUT_BACK
 from .target_probe import UNKNOWN_VERSION
@@ -205,7 +205,8 @@ def check_replaceable(site: Path, path: str) -> None:
         raise KvpatchError(
             "read-only",
             f"{what} can't be replaced: {why}",
-            "run as a user who may write there, or patch the image that it comes from",
+            "run as a user who may write there, lift what makes it read-only, or patch the image "
+            "that it comes from",
             ExitCode.ENVIRONMENT,
         )
 
@@ -236,22 +237,27 @@ def refuse_orphans(host: Host) -> None:
 def way_out(seen: View, first: PatchPlan) -> str:
     """What to do about a patch that is refused."""
     own = {target.path for target in first.targets}
+    reinstall = f"reinstall {first.distribution} {first.version} and apply again"
     if first.outcome is Outcome.FOREIGN:
         states = {file.state for file in seen.plan.files if file.path in own}
-        reinstall = f"reinstall {first.distribution} {first.version} and apply again"
-        if states == {"unknown"}:
+        if states == {"unknown"} and _works(seen, Options(allow_unverified=True)):
             return f"{reinstall}, or give --allow-unverified to trust the file as it is"
-        return f"{reinstall}, or give --accept-foreign to patch on top of the edit"
+        if states == {"foreign"} and _works(seen, Options(accept_foreign=True)):
+            return f"{reinstall}, or give --accept-foreign to patch on top of the edit"
+        return reinstall
     if first.outcome is Outcome.CONFLICT:
-        return f"make the file a plain one again: reinstall {first.distribution}, then apply"
-    if any(seen.host.tree.record(first.package).hash_of(path) is not None for path in own):
-        gone = own - {file.path for file in seen.plan.files}
-        if gone:
-            return (
-                f"the RECORD of {first.distribution} lists it: "
-                f"reinstall {first.distribution} {first.version} and apply again"
-            )
+        return f"make the file a plain one again: {reinstall}"
+    gone = own - {file.path for file in seen.plan.files}
+    if any(seen.host.tree.record(first.package).hash_of(path) is not None for path in gone):
+        return f"the RECORD of {first.distribution} lists it: {reinstall}"
+    if first.tested:
+        return f"this kvpatch patches {first.version} as it was released: {reinstall}"
     return "this release needs a newer kvpatch; `kvpatch list` shows the releases it is made for"
+
+
+def _works(seen: View, options: Options) -> bool:
+    """Whether the plan would go through with other options."""
+    return not plan(seen.selection.series, seen.host.tree, options).refused
 
 
 def refuse_running(found: Sequence[Running]) -> None:

@@ -7,6 +7,7 @@ release was tested, and names the functions in which a foreign file differs from
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -35,13 +36,15 @@ class Catalogue:
 
     ``releases``: package, then release, then path: sha256 of the file. ``plans``: sha256 of a file
     to what planning it came to. ``functions``: path, then qualified name, then (release, hash)
-    wherever the hash changes, a null hash standing for a function that is not there.
+    wherever the hash changes, a null hash standing for a function that is not there. ``rests``:
+    path, then release: digest of what is left of the file without what does the patches' work.
     """
 
     patches: Mapping[str, str]
     releases: Mapping[str, Mapping[str, Mapping[str, str]]]
     plans: Mapping[str, Mapping[str, Any]]
     functions: Mapping[str, Mapping[str, Sequence[tuple[str, str | None]]]]
+    rests: Mapping[str, Mapping[str, str]]
 
     def tested(self, package: str, version: Version) -> bool:
         """Whether the series was planned on that release when this kvpatch was made."""
@@ -75,6 +78,15 @@ class Catalogue:
             if (known := _at(changes, Version(release))) is not None
         }
 
+    def rest_of(self, package: str, version: Version, path: str) -> str | None:
+        """The digest of what is left of that file of that release; None where it is not known."""
+        release = self._release(package, version)
+        return self.rests.get(path, {}).get(release) if release is not None else None
+
+    def writes(self, digest: str) -> bool:
+        """Whether kvpatch writes a file of that hash on some release."""
+        return any(plan["after"] == digest for plan in self.plans.values())
+
     def _release(self, package: str, version: Version) -> str | None:
         """The release whose files these are; a local part (``+cpu``) names another build of it."""
         return version.public if version.public in self.releases.get(package, {}) else None
@@ -83,7 +95,9 @@ class Catalogue:
 def load() -> Catalogue:
     """Read the catalogue that came with this kvpatch."""
     data = json.loads(Path(__file__).with_name("releases.json").read_text("utf-8"))
-    return Catalogue(data["patches"], data["releases"], data["plans"], data["functions"])
+    return Catalogue(
+        data["patches"], data["releases"], data["plans"], data["functions"], data["rests"]
+    )
 
 
 def build(series: Series, package: str, releases: Mapping[str, Mapping[str, bytes]]) -> str:
@@ -99,6 +113,12 @@ def build(series: Series, package: str, releases: Mapping[str, Mapping[str, byte
     plans: dict[str, Any] = {}
     hashes: dict[str, dict[str, str]] = {}
     histories: dict[str, dict[str, Mapping[str, str]]] = {}
+    takers = {
+        target.path: member.patch.take_out
+        for member in series.members
+        for target in member.patch.targets
+    }
+    rests: dict[str, dict[str, str]] = {}
     for release in ordered:
         files = releases[release]
         tree = FolderTree({package: Package(package, Version(release))}, files)
@@ -113,12 +133,16 @@ def build(series: Series, package: str, releases: Mapping[str, Mapping[str, byte
             plans[file.before_digest] = {"after": file.after_digest, "outcomes": outcomes}
             hashes.setdefault(release, {})[file.path] = file.before_digest
             histories.setdefault(file.path, {})[release] = function_hashes(file.content)
+            if take_out := takers[file.path]:
+                rest = take_out(ast.parse(file.content))
+                rests.setdefault(file.path, {})[release] = rest.digest
     data = {
         "schema": SCHEMA,
         "patches": {member.id: member.digest for member in series.members},
         "releases": {package: hashes},
         "plans": plans,
         "functions": {path: _history(known) for path, known in histories.items()},
+        "rests": rests,
     }
     text = json.dumps(data, indent=1)
     return re.sub(r"\[\s+(\"[^\"]+\"),\s+(\"\w+\"|null)\s+\]", r"[\1, \2]", text) + "\n"

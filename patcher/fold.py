@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from .digest import sha256
+from .edits import imports_at_load
 from .functions import differing, function_hashes
 from .guard import PREFIX
 from .outcome import Outcome
@@ -146,20 +147,29 @@ def plan_file(
             after, told = short
             return replace(file, after_digest=after, after=None), told
         return _fold(file, package, items, source, options)
-    return _plan_strange(file, package, items, source, options)
+    return _plan_strange(tree, file, package, items, source, options)
 
 
 def _plan_strange(
-    file: FilePlan, package: Package, items: Items, source: Source, options: Options
+    tree: Tree, file: FilePlan, package: Package, items: Items, source: Source, options: Options
 ) -> tuple[FilePlan, Told]:
     """A file that is neither pristine nor ours: proof that it does the work, or a refusal."""
-    judgements = _judge(_parsed(file.content), package.release, items)
-    if all(judgement.holds for judgement in judgements.values()):
+    module = _parsed(file.content)
+    judgements = _judge(module, package.release, items)
+    why = f"{source.why}{_differing(file, package, items, source, options)}"
+    does_the_work = all(judgement.holds for judgement in judgements.values())
+    besides = ""
+    if does_the_work and not isinstance(module, str):
+        besides = _besides(file, module, package, items, source, options)
+        if tree.package("lmcache") is None and imports_at_load(module, "lmcache"):
+            besides = "it imports LMCache, which is not installed, so vLLM can't start"
+    if does_the_work and not besides:
         return file, {
-            patch_id: TargetPlan(file.path, Outcome.ABSORBED, _joined(judgement.reason, source.why))
+            patch_id: TargetPlan(file.path, Outcome.ABSORBED, _joined(judgement.reason, why))
             for patch_id, judgement in judgements.items()
         }
-    why = f"{source.why}{_differing(file, package, items, source, options)}"
+    if besides:
+        judgements = {patch_id: Judgement(False, besides) for patch_id in judgements}
     unknown = source.provenance is Provenance.UNKNOWN
     if options.allow_unverified if unknown else options.accept_foreign:
         basis = "unverified" if unknown else "foreign"
@@ -169,6 +179,38 @@ def _plan_strange(
         patch_id: TargetPlan(file.path, Outcome.FOREIGN, _joined(judgement.reason, why))
         for patch_id, judgement in judgements.items()
     }
+
+
+def _besides(
+    file: FilePlan,
+    module: ast.Module,
+    package: Package,
+    items: Items,
+    source: Source,
+    options: Options,
+) -> str:
+    """Why a text that does the work can't be taken as it is; empty where it can.
+
+    It must be the release's, or what kvpatch wrote, but for what does the work.
+    """
+    take_out = next((member.patch.take_out for member, _ in items if member.patch.take_out), None)
+    if source.original is None and options.known is None:
+        return ""
+    if take_out is None:
+        same = options.known is not None and options.known.writes(file.before_digest)
+        return "" if same else "what else was changed can't be told from the patch"
+    rest = take_out(module)
+    if rest.clashes:
+        return f"the edit binds {', '.join(rest.clashes)}, which the rest of the file uses"
+    if source.original is not None:
+        original = _parsed(source.original)
+        expected = None if isinstance(original, str) else take_out(original).digest
+    else:
+        assert options.known is not None
+        expected = options.known.rest_of(file.package, package.version, file.path)
+    if expected is None:
+        return f"this kvpatch has not read {package.distribution} {package.version}"
+    return "" if rest.digest == expected else "the model is registered, but more was changed"
 
 
 def _differing(
@@ -184,11 +226,15 @@ def _differing(
     if expected is None:
         return ""
     names = differing(expected, function_hashes(file.content))
-    if not names:
-        return " in blank lines or line ends alone"
+    if source.provenance is Provenance.UNKNOWN:
+        return f"; it differs from the release in {_listed(names)}" if names else ""
+    return f" in {_listed(names)}" if names else " in blank lines or line ends alone"
+
+
+def _listed(names: Sequence[str]) -> str:
     shown = names if len(names) <= _MOST_NAMED else names[: _MOST_NAMED - 1]
     rest = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
-    return f" in {', '.join(shown)}{rest}"
+    return f"{', '.join(shown)}{rest}"
 
 
 def _fold(

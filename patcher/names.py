@@ -70,6 +70,25 @@ def unbound_names(
     return tuple(name for name in read if name not in known)
 
 
+def local_names(function: ast.FunctionDef) -> frozenset[str]:
+    """The names that are a function's own, because it binds them somewhere."""
+    found, shared = set[str](), set[str]()
+    pending: list[ast.AST] = [*function.body, *_arguments(function)]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, (ast.Global, ast.Nonlocal)):
+            shared |= set(node.names)
+            continue
+        found |= set(_bound_by(node, deeply=False))
+        if not isinstance(node, (*_DEFINED, ast.Lambda)):
+            pending.extend(ast.iter_child_nodes(node))
+    return frozenset(found - shared)
+
+
+def _arguments(function: ast.FunctionDef) -> Iterator[ast.AST]:
+    return (node for node in ast.walk(function.args) if isinstance(node, ast.arg))
+
+
 def _evaluated(function: ast.FunctionDef) -> Iterator[ast.AST]:
     """All nodes of a function but its decorators and annotations."""
     pending: list[ast.AST] = [*reversed(function.body), function.args]

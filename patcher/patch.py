@@ -50,6 +50,22 @@ Faithful = Callable[[ast.Module, ast.Module], Judgement]
 
 
 @dataclass(frozen=True)
+class Rest:
+    """What is left of a module without the edits that a patch stands for.
+
+    ``digest`` is that of its syntax tree, whatever the Python that parsed it; ``clashes`` are the
+    names that the edits bind although what is left uses them, so that it is not what it seems.
+    """
+
+    digest: str
+    clashes: tuple[str, ...] = ()
+
+
+TakeOut = Callable[[ast.Module], Rest]
+"""Takes out of a module, whoever wrote it, what does a patch's work."""
+
+
+@dataclass(frozen=True)
 class Condition:
     """A condition of the pair of installed distributions under which a patch is needed."""
 
@@ -122,6 +138,7 @@ class Patch:
     cures: tuple[str, ...] = ()
     needs: tuple[Need, ...] = ()
     when: Condition | None = None
+    take_out: TakeOut | None = None
 
     def in_range(self, version: Version) -> bool:
         """Whether this release of the distribution is one the patch was made for."""

@@ -37,7 +37,9 @@ _CREATOR = "creator"
 _VLLM_CONFIG, _CACHE_CONFIG = "vllm config", "kv cache config"
 _CREATED, _LOADED, _EXEMPT, _CACHED = "created", "loaded", "exempt", "cache allocated"
 _BARE, _WRAPPED = "registered bare", "registered wrapped"
-_EARLY = "the KV connector is created before any model is registered with LMCache"
+_STRANGE = "registered something else"
+_LITERAL = "another name"
+_EARLY = "the KV connector is created, and no model was registered with LMCache before"
 _NEVER = "on some path nothing creates the KV connector"
 _UNLOADED = "the model is registered before it is loaded"
 _NOT_DEFERRED = (
@@ -45,7 +47,10 @@ _NOT_DEFERRED = (
     "the connector asks for it too early"
 )
 _UNREGISTERED = "the KV connector waits for the model, but no model is registered with LMCache"
-_SOMETIMES = "on some path the KV connector is created without a model registered with LMCache"
+_SOMETIMES = (
+    "the model is registered under a condition, and it can't be seen that this holds wherever the "
+    "KV connector is created"
+)
 _OTHER_NAME = "the model is registered under another name than LMCache's ENGINE_NAME"
 _OTHER_OBJECT = "what is registered can't be seen to be the model of model_runner.get_model()"
 _AFTER_CACHE = (
@@ -90,7 +95,7 @@ class _Registration:
         if path in _KNOWN:
             return ("tracker", "engine name")[_KNOWN.index(path)]
         if not any(known.startswith(f"{path}.") for known in _KNOWN):
-            self.violate(f"{path} is imported, which LMCache is not known to have")
+            self.violate(f"it imports {path}, and it can't be seen that LMCache has that")
             return None
         return f"module {path}"
 
@@ -100,13 +105,15 @@ class _Registration:
 
     def value(self, node: ast.expr, state: State) -> Value:
         match node:
-            case ast.Constant(value="vllm-instance"):
-                return "engine name"
+            case ast.Constant(value=str(text)):
+                return "engine name" if text == "vllm-instance" else _LITERAL
             case ast.Name(id=name):
                 return _CREATOR if name == CREATE else state.value(name)
             case ast.NamedExpr(value=inner):
                 return self.value(inner, state)
-            case ast.IfExp(body=body, orelse=orelse):
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                if (taken := self._always(test, state)) is not None:
+                    return self.value(body if taken else orelse, state)
                 return _worse(self.value(body, state), self.value(orelse, state))
             case ast.Attribute(attr=attribute) if attribute == CREATE:
                 return _CREATOR
@@ -197,14 +204,15 @@ class _Registration:
         return state.add(_CREATED)
 
     def _register(self, name: Value, model: Value, state: State) -> State:
-        if state.facts & {_BARE, _WRAPPED}:
+        # The tracker keeps the first of a name; later ones change nothing.
+        if state.facts & {_BARE, _WRAPPED, _STRANGE}:
             return state
-        if name != "engine name":
+        if name == _LITERAL:
             self._missed.append(_OTHER_NAME)
             return state
-        if model is None:
-            self._missed.append(_OTHER_OBJECT)
-            return state
+        if name != "engine name" or model not in ("bare model", "wrapped model"):
+            self._missed.append(_OTHER_OBJECT if name == "engine name" else _OTHER_NAME)
+            return state.add(_STRANGE)
         if _LOADED not in state.facts:
             self.violate(_UNLOADED)
         if _CREATED in state.facts:
@@ -213,7 +221,7 @@ class _Registration:
 
     def settle(self) -> None:
         """Say of the connector created without a registered model what comes nearest to why."""
-        if not self._unready:
+        if not self._unready or _LATE_WRAPPED in self.violations:
             return
         if self._ready:
             self.violate(_SOMETIMES)
@@ -250,7 +258,9 @@ class _Registration:
                 sides = {self.value(left, state), self.value(right, state)}
                 if sides == {"tracked model", "bare model"}:
                     return [(True, state.add(_BARE)), (False, state)]
-        asked = _asked_to_unwrap(node)
+        if (taken := self._always(node, state)) is not None:
+            return [(taken, state)]
+        asked = asked_to_unwrap(node)
         known = state.value(asked) if asked is not None else None
         if asked is not None and known == "wrapped model":
             return [(True, state), (False, state.bind(asked, "bare model"))]
@@ -258,15 +268,25 @@ class _Registration:
             return [(False, state)]
         return [(True, state), (False, state)]
 
+    def _always(self, node: ast.expr, state: State) -> bool | None:
+        """What a test comes to whenever it is made; None where that is not known."""
+        match node:
+            case ast.Call(
+                func=ast.Name(id="hasattr"), args=[subject, ast.Constant(value="get_model")]
+            ) if self.value(subject, state) == "runner":
+                # Every release from 0.8.5 on has it.
+                return True
+        return None
+
     def _imported(self, node: ast.expr, state: State) -> bool:
         return self.value(node, state) in ("tracker", "engine name")
 
 
-def _asked_to_unwrap(test: ast.expr) -> str | None:
+def asked_to_unwrap(test: ast.expr) -> str | None:
     """The name of which a test asks, and nothing else, whether it has an ``unwrap``."""
     match test:
         case ast.Call(func=ast.Name(id="callable"), args=[inner]):
-            return _asked_to_unwrap(inner)
+            return asked_to_unwrap(inner)
         case ast.Call(
             func=ast.Name(id="hasattr" | "getattr"),
             args=[subject, ast.Constant(value="unwrap"), *_],

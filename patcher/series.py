@@ -161,7 +161,7 @@ def _needs(member: Member, versions: Mapping[str, Version]) -> Iterable[str]:
 def _load(name: str) -> Member:
     module = importlib.import_module(f"kvpatch.patches.{name}")
     package = Path(__file__).parent
-    shared = [package / f"{name}.py" for name in ("rewrite", "guard", "registration")]
+    shared = [package / f"{name}.py" for name in ("rewrite", "guard", "registration", "edits")]
     sources = [Path(str(module.__file__)), *shared]
     return Member(
         patch=module.PATCH,

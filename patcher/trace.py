@@ -17,7 +17,7 @@ from .called import happenings, names_used, relevant_inside
 from .flow import Flow, Meaning
 from .flow import State as State
 from .flow import Value as Value
-from .names import surely_bound, type_checking_only, unbound_names
+from .names import local_names, surely_bound, type_checking_only, unbound_names
 
 _MAX_STATES = 512
 _M = TypeVar("_M", bound=Meaning)
@@ -48,6 +48,7 @@ class Tracer(Generic[_M]):
         self._active: list[ast.FunctionDef] = []
         self._module_names = surely_bound(module.body)
         self._unbound: dict[ast.FunctionDef, tuple[str, ...]] = {}
+        self._locals: dict[ast.FunctionDef, frozenset[str]] = {}
         self._globals = self._top_level(module.body, State())
 
     @property
@@ -134,7 +135,9 @@ class Tracer(Generic[_M]):
         # What a function does when it calls itself it does in its outer round too.
         if function in self._active:
             return {state}
-        inner = replace(state, names=self._globals.names)
+        own = self._local_names(function)
+        visible = tuple(item for item in self._globals.names if item[0] not in own)
+        inner = replace(state, names=visible)
         for name, value in arguments:
             inner = inner.bind(name, value)
         if function not in self._unbound:
@@ -143,6 +146,11 @@ class Tracer(Generic[_M]):
         flow = self._block(function.body, {inner})
         self._active.pop()
         return {replace(after, names=state.names) for after in flow.falls | flow.returns}
+
+    def _local_names(self, function: ast.FunctionDef) -> frozenset[str]:
+        if function not in self._locals:
+            self._locals[function] = local_names(function)
+        return self._locals[function]
 
     def _block(self, body: Sequence[ast.stmt], states: set[State]) -> Flow:
         flow = Flow(falls=set(states))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+from kvpatch.edits import without_registration
 from kvpatch.guard import GUARD, GUARD_SOURCE, stock_without_guard
 from kvpatch.outcome import Outcome
 from kvpatch.patch import Example, ExampleKind, Need, Patch, Target
@@ -100,6 +102,9 @@ def _with_functions(module: cst.Module) -> cst.Module:
     return rewrite.append_function(rewrite.append_function(module, GUARD_SOURCE), REGISTER_MODEL)
 
 
+without_edits = partial(without_registration, own=(GUARD_SOURCE, REGISTER_MODEL))
+
+
 PATCH = Patch(
     id="KV001",
     distribution="vllm",
@@ -117,6 +122,7 @@ PATCH = Patch(
     retire_when="A vLLM or LMCache release registers the model itself.",
     post_condition=registers_bare_model,
     faithful=stock_without_guard,
+    take_out=without_edits,
     cures=("H",),
     needs=(Need("KV002", DEFERRED),),
 )

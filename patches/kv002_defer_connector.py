@@ -9,7 +9,7 @@ from kvpatch.outcome import Outcome
 from kvpatch.patch import Example, ExampleKind, Need, Patch, Refusal, Target
 from kvpatch.registration import registers_bare_model
 
-from .kv001_register_model import DEFERRED, REGISTER_MODEL, WORKER
+from .kv001_register_model import DEFERRED, REGISTER_MODEL, WORKER, without_edits
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -73,6 +73,7 @@ PATCH = Patch(
     retire_when="Support for vLLM 0.11.0 and older ends; 0.11.1 creates it later by itself.",
     post_condition=registers_bare_model,
     faithful=stock_without_guard,
+    take_out=without_edits,
     cures=("H",),
     needs=(Need("KV001", DEFERRED),),
 )

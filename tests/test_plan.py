@@ -402,7 +402,8 @@ def _loaded(text: str) -> catalogue.Catalogue:
     import json
 
     data = json.loads(text)
-    return catalogue.Catalogue(data["patches"], data["releases"], data["plans"], data["functions"])
+    keys = ("patches", "releases", "plans", "functions", "rests")
+    return catalogue.Catalogue(*(data[key] for key in keys))
 
 
 def test_a_rewrite_that_is_kept_is_used_again_and_comes_to_the_same_plan() -> None:

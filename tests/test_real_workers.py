@@ -14,9 +14,11 @@ import textwrap
 from functools import cache
 
 import pytest
+from hand_edits import IMPORTS, new_readme, old_readme
+from kvpatch import catalogue
 from kvpatch.guard import stock_without_guard
 from kvpatch.outcome import Outcome
-from kvpatch.plan import Plan
+from kvpatch.plan import Options, Plan
 from kvpatch.registration import registers_bare_model
 from kvpatch.tree import Provenance
 from packaging.version import Version
@@ -49,11 +51,6 @@ WRAPPED_EARLY = [release for release in EARLY if release not in BARE_ATTRIBUTE]
 LATE = [release for release in RELEASES if release not in EARLY]
 NEWEST = RELEASES[-1]
 LMCACHE_RELEASES = ["0.3.3", "0.4.4", "0.5.6", "0.5.7rc2"]
-
-IMPORTS = """
-from lmcache.integration.vllm.utils import ENGINE_NAME
-from lmcache.v1.compute.models.utils import VLLMModelTracker
-"""
 
 
 @cache
@@ -166,43 +163,17 @@ def test_a_release_below_the_range_is_out_of_range(release: str) -> None:
 # What people do by hand
 
 
-def _with_imports(text: str) -> str:
-    line = "from vllm.logger import init_logger\n"
-    assert text.count(line) == 1
-    return text.replace(line, line + IMPORTS.lstrip("\n"))
-
-
-def _end_of_load_model(text: str, *added: str) -> str:
-    """Insert lines where a person would: below the last line of ``Worker.load_model``."""
-    lines = text.splitlines(keepends=True)
-    start = next(i for i, line in enumerate(lines) if line.startswith("    def load_model("))
-    end = next(
-        i for i in range(start + 1, len(lines)) if re.match(r" {0,4}\S", lines[i]) and i > start + 1
-    )
-    while not lines[end - 1].strip():
-        end -= 1
-    return "".join([*lines[:end], *(f"        {line}\n" for line in added), *lines[end:]])
-
-
 def _old_readme(release: str, *, registered: bool = True, deferred: bool = True) -> bytes:
-    text = _with_imports(stock_of(release).decode())
-    added: list[str] = []
-    if registered:
-        added.append("VLLMModelTracker.register_model(ENGINE_NAME, self.model_runner.model)")
-    if deferred:
-        call = "    ensure_kv_transfer_initialized(vllm_config)\n"
-        assert text.count(call) == 1
-        text = text.replace(call, "    # ensure_kv_transfer_initialized(vllm_config)\n")
-        added.append("ensure_kv_transfer_initialized(self.vllm_config)")
-    return _end_of_load_model(text, *added).encode()
+    return old_readme(stock_of(release), registered=registered, deferred=deferred)
 
 
 def _new_readme(release: str, model: str) -> bytes:
-    text = _with_imports(stock_of(release).decode())
-    call = "        ensure_kv_transfer_initialized(self.vllm_config, kv_cache_config)\n"
-    assert text.count(call) == 1
-    register = f"        VLLMModelTracker.register_model(ENGINE_NAME, {model})\n"
-    return text.replace(call, register + call).encode()
+    return new_readme(stock_of(release), model)
+
+
+def _by_hand(text: bytes, release: str) -> Plan:
+    """What a host says of such an edit: it knows what was released."""
+    return planned(text, release, Provenance.OTHER, options=Options(known=catalogue.load()))
 
 
 @pytest.mark.parametrize("release", BARE_ATTRIBUTE)
@@ -210,7 +181,7 @@ def test_the_old_readme_by_hand_is_absorbed_where_the_attribute_is_the_bare_mode
     release: str,
 ) -> None:
     text = _old_readme(release)
-    plan = planned(text, release, Provenance.OTHER)
+    plan = _by_hand(text, release)
     assert outcomes(plan) == {"KV001": Outcome.ABSORBED, "KV002": Outcome.ABSORBED}
     assert plan.changes == ()
     assert in_process_violations(text, stock_of(release), [BARE]) == []
@@ -221,7 +192,7 @@ def test_the_old_readme_by_hand_is_foreign_where_cuda_graphs_wrap_the_attribute(
     release: str,
 ) -> None:
     text = _old_readme(release)
-    plan = planned(text, release, Provenance.OTHER)
+    plan = _by_hand(text, release)
     assert outcomes(plan) == {"KV001": Outcome.FOREIGN, "KV002": Outcome.FOREIGN}
     assert "CUDAGraphWrapper" in reasons(plan)
     assert in_process_violations(text, None, [WRAPPED])
@@ -230,7 +201,7 @@ def test_the_old_readme_by_hand_is_foreign_where_cuda_graphs_wrap_the_attribute(
 @pytest.mark.parametrize("release", LATE)
 def test_the_new_readme_by_hand_is_foreign_with_the_error_it_will_cause(release: str) -> None:
     text = _new_readme(release, "self.model_runner.model")
-    plan = planned(text, release, Provenance.OTHER)
+    plan = _by_hand(text, release)
     assert outcomes(plan)["KV001"] is Outcome.FOREIGN
     assert "Model type CUDAGraphWrapper is not supported" in reasons(plan)
     assert plan.changes == ()
@@ -240,7 +211,7 @@ def test_the_new_readme_by_hand_is_foreign_with_the_error_it_will_cause(release:
 @pytest.mark.parametrize("release", LATE)
 def test_the_new_readme_by_hand_with_get_model_is_absorbed(release: str) -> None:
     text = _new_readme(release, "self.model_runner.get_model()")
-    plan = planned(text, release, Provenance.OTHER)
+    plan = _by_hand(text, release)
     assert outcomes(plan)["KV001"] is Outcome.ABSORBED
     assert plan.changes == ()
     assert in_process_violations(text, stock_of(release), [WRAPPED, NESTED_DEEP]) == []
@@ -249,7 +220,7 @@ def test_the_new_readme_by_hand_with_get_model_is_absorbed(release: str) -> None
 @pytest.mark.parametrize("release", BARE_ATTRIBUTE)
 def test_registered_by_hand_but_not_deferred_is_foreign_and_said_exactly(release: str) -> None:
     text = _old_readme(release, deferred=False)
-    plan = planned(text, release, Provenance.OTHER)
+    plan = _by_hand(text, release)
     assert outcomes(plan) == {"KV001": Outcome.FOREIGN, "KV002": Outcome.FOREIGN}
     assert "registered, but only after the KV connector was created" in reasons(plan)
     assert in_process_violations(text, None, [BARE], early=True)
@@ -258,7 +229,7 @@ def test_registered_by_hand_but_not_deferred_is_foreign_and_said_exactly(release
 @pytest.mark.parametrize("release", EARLY)
 def test_deferred_by_hand_but_not_registered_is_foreign(release: str) -> None:
     text = _old_readme(release, registered=False)
-    plan = planned(text, release, Provenance.OTHER)
+    plan = _by_hand(text, release)
     assert outcomes(plan) == {"KV001": Outcome.FOREIGN, "KV002": Outcome.FOREIGN}
     assert "waits for the model, but no model is registered" in reasons(plan)
     assert in_process_violations(text, None, [BARE], early=True)
@@ -283,7 +254,7 @@ BROKEN_ANYWHERE = {
     "imported from a module that is not there": (
         TRACKER,
         TRACKER.replace("utils", "util"),
-        "lmcache.v1.compute.models.util.VLLMModelTracker is imported",
+        "it imports lmcache.v1.compute.models.util.VLLMModelTracker",
     ),
     "one import forgotten": (TRACKER, "", "VLLMModelTracker, which is not defined there"),
     "the wrong name given": ("ENGINE_NAME, self", "'engine', self", "under another name"),
@@ -321,7 +292,7 @@ def _broken(text: str, old: str, new: str) -> str:
 def test_a_new_readme_by_hand_that_cannot_work_is_foreign(edit: str, release: str) -> None:
     old, new, reason = (BROKEN_ANYWHERE | BROKEN_LATE)[edit]
     text = _broken(_new_readme(release, "self.model_runner.get_model()").decode(), old, new)
-    plan = planned(text.encode(), release, Provenance.OTHER)
+    plan = _by_hand(text.encode(), release)
     assert outcomes(plan)["KV001"] is Outcome.FOREIGN
     assert reason in reasons(plan)
     assert in_process_violations(text.encode(), None, [NESTED_DEEP], [PLAIN])
@@ -332,7 +303,7 @@ def test_a_new_readme_by_hand_that_cannot_work_is_foreign(edit: str, release: st
 def test_an_old_readme_by_hand_that_cannot_work_is_foreign(edit: str, release: str) -> None:
     old, new, reason = (BROKEN_ANYWHERE | BROKEN_EARLY)[edit]
     text = _broken(_old_readme(release).decode(), old, new)
-    plan = planned(text.encode(), release, Provenance.OTHER)
+    plan = _by_hand(text.encode(), release)
     assert outcomes(plan) == {"KV001": Outcome.FOREIGN, "KV002": Outcome.FOREIGN}
     assert reason in reasons(plan)
     assert in_process_violations(text.encode(), None, [BARE], [PLAIN], early=True)
@@ -352,7 +323,7 @@ def test_a_connector_created_after_the_kv_cache_by_hand_is_foreign(release: str)
     assert cache is not None
     body = cache.group().rstrip() + "\n" + both + "\n"
     text = rest[: cache.start()] + body + rest[cache.end() :]
-    plan = planned(text.encode(), release, Provenance.OTHER)
+    plan = _by_hand(text.encode(), release)
     assert outcomes(plan)["KV001"] is Outcome.FOREIGN
     assert "after the KV cache was allocated" in reasons(plan)
     assert in_process_violations(text.encode(), None, [NESTED_DEEP], [PLAIN])

@@ -414,7 +414,7 @@ HALF_DONE = {
     ),
     "neither": (
         _early("pass", "ensure_kv_transfer_initialized(vllm_config)"),
-        "the KV connector is created before any model is registered with LMCache",
+        "the KV connector is created, and no model was registered with LMCache before",
     ),
     "under another name": (
         _early(
@@ -434,7 +434,7 @@ HALF_DONE = {
         _early(
             f"if vllm.ready():\n    {REGISTER}\nensure_kv_transfer_initialized(self.vllm_config)"
         ),
-        "on some path the KV connector is created without a model registered with LMCache",
+        "the model is registered under a condition, and it can't be seen that this holds",
     ),
 }
 

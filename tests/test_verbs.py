@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from commands import Ran, clean_environ, kvpatch, on, snapshot
 from fake_site import BY_HAND, EARLY, LATE, FakeSite, make_site
+from hand_edits import edited_site, released_site
 
 PLANNED = [
     "environment",
@@ -138,9 +139,7 @@ def prepare(tmp_path: Path, state: str) -> Path:
         site.worker.write_text(half())
         return site.path
     if state == "absorbed":
-        site = make_site(tmp_path, "0.10.0")
-        site.worker.write_text(BY_HAND)
-        return site.path
+        return edited_site(tmp_path).path
     site = make_site(tmp_path)
     if state in ("applied", "changed", "spoilt"):
         assert on(site, "apply").code == 0
@@ -303,8 +302,7 @@ def test_status_has_two_columns_for_what_is_there_and_what_apply_would_do(site: 
 
 
 def test_status_names_a_hand_made_patch_as_not_kvpatchs(tmp_path: Path) -> None:
-    site = make_site(tmp_path, "0.10.0")
-    site.worker.write_text(BY_HAND)
+    site = edited_site(tmp_path)
     shown = answers(kvpatch("status", "--site", site.path))
     assert shown["patched"] == "yes, but not by kvpatch: apply leaves it as it is"
     assert shown["take back"] == "nothing to take back"
@@ -398,8 +396,10 @@ def test_looking_at_a_patched_host_imports_no_rewriter(site: FakeSite) -> None:
 
 
 def test_a_patched_file_whose_journal_is_elsewhere_is_told_and_not_reverted(
-    site: FakeSite, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
+    site = released_site(tmp_path / "late", "0.32.0")
+    stock = site.worker.read_bytes()
     kvpatch("apply", "--site", site.path, "--state", tmp_path / "state")
     text = kvpatch("status", "--site", site.path).out
     assert answers_of(text, "patched").startswith("yes, but by a kvpatch whose journal is not here")
@@ -409,7 +409,7 @@ def test_a_patched_file_whose_journal_is_elsewhere_is_told_and_not_reverted(
     assert "--state" in ran.error["hint"]
     ran = kvpatch("revert", "--site", site.path, "--state", tmp_path / "state")
     assert ran.code == 0
-    assert site.worker.read_text() == LATE
+    assert site.worker.read_bytes() == stock
 
 
 def test_the_way_back_is_printed_with_the_place_that_was_given(site: FakeSite) -> None:
