@@ -200,8 +200,6 @@ def _besides(
         same = options.known is not None and options.known.writes(file.before_digest)
         return "" if same else "what else was changed can't be told from the patch"
     rest = take_out(module)
-    if rest.clashes:
-        return f"the edit binds {', '.join(rest.clashes)}, which the rest of the file uses"
     if source.original is not None:
         original = _parsed(source.original)
         expected = None if isinstance(original, str) else take_out(original).digest
@@ -210,7 +208,11 @@ def _besides(
         expected = options.known.rest_of(file.package, package.version, file.path)
     if expected is None:
         return f"this kvpatch has not read {package.distribution} {package.version}"
-    return "" if rest.digest == expected else "the model is registered, but more was changed"
+    if rest.digest != expected:
+        return "the model is registered, but more was changed"
+    if rest.clashes:
+        return f"the edit binds {', '.join(rest.clashes)}, which the rest of the file uses"
+    return ""
 
 
 def _differing(

@@ -287,9 +287,12 @@ def asked_to_unwrap(test: ast.expr) -> str | None:
     match test:
         case ast.Call(func=ast.Name(id="callable"), args=[inner]):
             return asked_to_unwrap(inner)
-        case ast.Call(
-            func=ast.Name(id="hasattr" | "getattr"),
-            args=[subject, ast.Constant(value="unwrap"), *_],
+        case (
+            ast.Call(func=ast.Name(id="hasattr"), args=[subject, ast.Constant(value="unwrap")])
+            | ast.Call(
+                func=ast.Name(id="getattr"),
+                args=[subject, ast.Constant(value="unwrap"), ast.Constant(value=None)],
+            )
         ):
             match subject:
                 case ast.Name(id=name):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
-from kvpatch.names import surely_bound, type_checking_only, unbound_names
+from kvpatch.names import local_names, surely_bound, type_checking_only, unbound_names
 
 BOUND = {
     "import a.b.c": {"a"},
@@ -93,3 +93,24 @@ def test_a_function_reads_names_that_nothing_binds(body: str, names: tuple[str, 
 )
 def test_a_condition_for_type_checkers_is_known(test: str, only: bool) -> None:
     assert type_checking_only(ast.parse(test, mode="eval").body) is only
+
+
+LOCAL = {
+    "x = 1": {"x"},
+    "x += 1": {"x"},
+    "global x\nx = 1": set(),
+    "for i in (): j = i": {"i", "j"},
+    "import a.b as c, d.e": {"c", "d"},
+    "def inner():\n    x = 1": {"inner"},
+    "f = lambda x: (y := x)": {"f"},
+    "try: pass\nexcept E as error: pass": {"error"},
+    "print(x.y)": set(),
+}
+
+
+@pytest.mark.parametrize(("body", "names"), LOCAL.items())
+def test_a_function_owns_the_names_it_binds_anywhere(body: str, names: set[str]) -> None:
+    lines = body.replace("\n", "\n    ")
+    function = ast.parse(f"def function(a, *rest, key=1):\n    {lines}\n").body[0]
+    assert isinstance(function, ast.FunctionDef)
+    assert local_names(function) == names | {"a", "rest", "key"}

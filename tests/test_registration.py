@@ -294,6 +294,8 @@ UNSEEN = {
     "ENGINE_NAME, self.model_runner.model.unwrap())",
     "unwrapped by one layer": "model = self.model_runner.model\n"
     "if hasattr(model, 'unwrap'):\n    model = model.unwrap()\n" + REGISTER_LOCAL,
+    "unwrapped as long as a default is true": "model = self.model_runner.get_model()\n"
+    "while getattr(model, 'unwrap', True):\n    model = model.unwrap()\n" + REGISTER_LOCAL,
     "after an unbound name": f"vllm.see(no_such_name)\n{REGISTER}",
     "with an unbound name": "VLLMModelTracker.register_model(ENGINE_NAME, "
     "self.model_runner.get_model(no_such_name))",
@@ -310,6 +312,8 @@ UNSEEN = {
     "with another import that fails": f"from lmcache.no_such_module import f\n{REGISTER}",
     "behind an import that always fails": "try:\n    import lmcache.no_such_module\n"
     f"    {REGISTER}\nexcept ImportError:\n    pass",
+    "with None registered first": f"VLLMModelTracker.register_model(ENGINE_NAME, None)\n{REGISTER}",
+    "with a name bound later in the same method": f"{REGISTER}\n{CREATE}\nENGINE_NAME = 'mine'",
     "where the KV cache is allocated first": "self.model_runner.initialize_kv_cache("
     f"kv_cache_config)\n{REGISTER}",
     "with the connector given less": f"{REGISTER}\nensure_kv_transfer_initialized("
