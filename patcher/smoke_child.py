@@ -1,0 +1,210 @@
+"""The part of the smoke that runs in the target's interpreter: one start of the real engine.
+
+Run by path with one argument, a JSON file that says what to do and where the result goes. Standard
+library at import time, Python 3.9 or newer, nothing of kvpatch.
+"""
+
+# mypy: disable-error-code="import-not-found,import-untyped"
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+STOP = 'kill -TERM "-$1"; sleep 5; kill -KILL "-$1" 2>/dev/null'
+
+
+def die_with_parent() -> None:
+    """End this process group when stdin closes, so that a killed smoke leaves no engine."""
+    while os.read(0, 1):
+        pass
+    # From a session of its own: the first signal ends this process too.
+    subprocess.Popen(["sh", "-c", STOP, "sh", str(os.getpgid(0))], start_new_session=True)
+
+
+class Run:
+    """One start of the engine, and what is written down of it."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self.order = order
+        self.out = Path(order["out"])
+        self.result: dict[str, Any] = {"stage": "begin", "stages": {}, "requests": []}
+        self.begin = time.monotonic()
+        self.harness: Any = None
+        self.engine: Any = None
+        self.witness: Any = None
+
+    def stage(self, name: str) -> None:
+        """Says how far it came, so that whatever ends this process, that is known."""
+        self.result["stage"] = name
+        self.result["stages"][name] = round(time.monotonic() - self.begin, 3)
+        self.save()
+
+    def save(self) -> None:
+        """The result so far, whole or not at all."""
+        scratch = self.out.with_suffix(".part")
+        scratch.write_text(json.dumps(self.result), encoding="utf-8")
+        scratch.replace(self.out)
+
+
+def main(path: str) -> int:
+    """Do what the file says; whatever happens, the result says how far it came."""
+    threading.Thread(target=die_with_parent, daemon=True).start()
+    order = json.loads(Path(path).read_text(encoding="utf-8"))
+    run = Run(order)
+    try:
+        start_engine(run)
+        run.stage("done")
+    except BaseException as error:
+        run.result["error"] = {
+            "type": type(error).__name__,
+            "text": str(error)[:4000],
+            "step": getattr(error, "step", None),
+        }
+        traceback.print_exc()
+        run.save()
+        return 1
+    return 0
+
+
+def start_engine(run: Run) -> None:
+    """Start the engine as ordered, send what is ordered, and write down what came of it."""
+    order = run.order
+    if "make" in order:
+        import smoke_model
+
+        run.stage("model")
+        smoke_model.make(Path(order["make"]["folder"]), order["make"]["spec"])
+    run.stage("import")
+    import smoke_harness
+    import smoke_prompts
+    import smoke_witness
+    from transformers import AutoTokenizer
+    from vllm import LLM
+
+    tokenizer = AutoTokenizer.from_pretrained(order["engine"]["model"])
+    prompts = smoke_prompts.build(tokenizer, order["separator"], order["least"], order["seed"])
+    run.result["prompts"] = {
+        name: {"length": len(one["tokens"]), "cached": one["cached"]}
+        for name, one in prompts.items()
+    }
+    if order["harness"]:
+        run.harness = smoke_harness.Harness()
+        run.harness.install()
+    run.witness = smoke_witness.Witness(order["fault"], smoke_harness.after_import)
+    run.result["events"] = run.witness.events
+    run.stage("start")
+    run.engine = LLM(**order["engine"])
+    run.result["engine"] = facts(run.engine)
+    run.stage("requests")
+    if order["role"] == "layerwise":
+        run.witness.watch_cache(smoke_witness.cache_engine())
+    run.witness.at_requests()
+    for step in order["steps"]:
+        serve(run, prompts[step["prompt"]]["tokens"], step)
+    if run.harness is not None:
+        run.result["stand_ins"] = [smoke_harness.STAND_INS[one] for one in run.harness.used]
+        run.result["engine"]["kv_shape"] = run.harness.kv_shape
+
+
+def serve(run: Run, tokens: list[int], step: dict[str, Any]) -> None:
+    """Send one prompt and write down the whole distribution of the next token."""
+    import torch
+    from vllm import SamplingParams
+
+    witness = run.witness
+    witness.begin()
+    witness.storing = step.get("store", False)
+    witness.fill_separators = step.get("fill", False)
+    if step.get("ratio") is not None:
+        witness.set_ratio(step["ratio"])
+    jitter = Jitter(run.engine, step["jitter"]) if step.get("jitter") else None
+    sampling = SamplingParams(temperature=0.0, max_tokens=1, logprobs=-1)
+    begin = time.monotonic()
+    [output] = run.engine.generate([{"prompt_token_ids": tokens}], sampling, use_tqdm=False)
+    seconds = time.monotonic() - begin
+    if jitter is not None:
+        jitter.remove()
+    first = output.outputs[0].logprobs[0]
+    values = torch.tensor([first[token].logprob for token in sorted(first)])
+    entry = {
+        **step,
+        "seconds": round(seconds, 4),
+        "token": output.outputs[0].token_ids[0],
+        "logprobs": base64.b64encode(values.numpy().astype("<f4").tobytes()).decode("ascii"),
+        **witness.now,
+    }
+    if step.get("store") and witness.cache is not None:
+        entry["known"] = witness.known(tokens)
+    run.result["requests"].append(entry)
+
+
+class Jitter:
+    """One unit in the last place, up or down, on what each layer's attention and MLP give."""
+
+    def __init__(self, engine: Any, seed: int) -> None:
+        import torch
+
+        self.source = torch.Generator().manual_seed(seed)
+        model = worker_model(engine)
+        inner = getattr(model, "model", model)
+        parts = [part for layer in inner.layers for part in (layer.self_attn, layer.mlp)]
+        self.hooks = [part.register_forward_hook(self.shake) for part in parts]
+
+    def shake(self, _module: Any, _given: Any, output: Any) -> Any:
+        """The output with each number moved by its dtype's epsilon."""
+        import torch
+
+        whole = output[0] if isinstance(output, tuple) else output
+        signs = torch.randint(0, 2, whole.shape, generator=self.source).to(whole.device) * 2 - 1
+        shaken = whole * (1 + signs.to(whole.dtype) * torch.finfo(whole.dtype).eps)
+        return (shaken, *output[1:]) if isinstance(output, tuple) else shaken
+
+    def remove(self) -> None:
+        """Let the model compute as before."""
+        for hook in self.hooks:
+            hook.remove()
+
+
+def worker_model(engine: Any) -> Any:
+    """The bare model of the only worker, which runs in this process."""
+    [runner] = engine.collective_rpc(lambda worker: worker.model_runner)
+    return runner.get_model() if hasattr(runner, "get_model") else runner.model
+
+
+def facts(engine: Any) -> dict[str, Any]:
+    """What this engine is made of, in the names of its classes."""
+    [runner] = engine.collective_rpc(lambda worker: worker.model_runner)
+    config = engine.llm_engine.vllm_config
+    model = worker_model(engine)
+    attention = getattr(model, "model", model).layers[0].self_attn.attn
+    mode = getattr(config.compilation_config, "cudagraph_mode", None)
+    core = getattr(engine.llm_engine, "engine_core", None)
+    core = getattr(core, "engine_core", core)
+    executor = getattr(core, "model_executor", getattr(engine.llm_engine, "model_executor", None))
+    return {
+        "runner": f"{type(runner).__module__}.{type(runner).__name__}",
+        "graph_mode": getattr(mode, "name", str(mode)),
+        "attention": type(attention.impl).__name__,
+        "executor": type(executor).__name__,
+        "model": type(model).__name__,
+        "dtype": str(config.model_config.dtype).replace("torch.", ""),
+        "layers": len(getattr(model, "model", model).layers),
+        "block_size": config.cache_config.block_size,
+    }
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # LMCache's threads can keep a finished process alive.
+    os._exit(code)

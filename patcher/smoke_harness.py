@@ -1,0 +1,338 @@
+"""Lets the real LMCache blend on a CPU, inside one process; what it stands in for, it names.
+
+Injected into the child that runs the smoke and nowhere else: no file of the target is changed.
+Layouts are found by probing what vLLM's own kernel writes, not by release numbers. Python 3.9 or
+newer, nothing of kvpatch.
+"""
+
+# mypy: disable-error-code="import-not-found,import-untyped,no-any-return"
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.abc
+import importlib.util
+import inspect
+import sys
+from typing import Any, Callable
+
+STAND_INS = {
+    "attention": "A: LMCache's attention for the blender (FlashAttention) by torch's SDPA",
+    "transfer": "K: LMCache's single_layer_kv_transfer, by torch operations on the layout that "
+    "vLLM's own cache kernel was seen to write",
+    "device": "the check that blending runs on cuda or xpu alone, and the choice of connector",
+    "streams": "torch.cuda's streams, by ones that do nothing",
+}
+_DIGIT = 128
+
+
+class HarnessError(RuntimeError):
+    """A step of the harness that could not be carried out on this pair."""
+
+    def __init__(self, step: str, why: str) -> None:
+        super().__init__(f"{step}: {why}")
+        self.step = step
+        self.why = why
+
+
+class Harness:
+    """The stand-ins put into this process, and what was learned while they ran."""
+
+    def __init__(self) -> None:
+        self.used: set[str] = set()
+        self.views: dict[int, tuple[Any, Any]] = {}
+        self.last_write: tuple[Any, dict[str, Any]] | None = None
+        self.orders: tuple[Any, Any] | None = None
+        self.kv_shape: list[int] = []
+
+    def install(self) -> None:
+        """Put everything in place before vLLM starts; LMCache itself is not imported here.
+
+        Raises:
+            HarnessError: nothing is there to hold on to.
+        """
+        self._watch_cache_writes()
+        after_import("lmcache.v1.gpu_connector", self._on_gpu_connector)
+        after_import("lmcache.v1.compute.models.base", self._on_base_model)
+        after_import("lmcache", self._on_lmcache)
+
+    # -- what vLLM writes into its KV cache
+
+    def _watch_cache_writes(self) -> None:
+        ops = importlib.import_module("vllm._custom_ops")
+        name = "cpu_attn_reshape_and_cache"
+        original = getattr(ops, name, None)
+        if original is None:
+            raise HarnessError("kv-layout", f"vllm._custom_ops has no {name}")
+        signature = inspect.signature(original)
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            call = signature.bind(*args, **kwargs)
+            given = call.arguments
+            self.views[given["key_cache"].data_ptr()] = (given["key_cache"], given["value_cache"])
+            self.last_write = (original, dict(given))
+            return original(*args, **kwargs)
+
+        setattr(ops, name, watched)
+
+    def _order(self) -> tuple[Any, Any]:
+        """For keys and values: where in a block's memory the kernel puts ``[token, head, dim]``."""
+        if self.orders is None:
+            self.orders = (self._probe("key"), self._probe("value"))
+        return self.orders
+
+    def _probe(self, which: str) -> Any:
+        """Write known numbers into one scratch block with vLLM's kernel, and read them back.
+
+        Returns:
+            int64 of shape ``[block_size, kv_heads * head_size]``: indices into the flattened block.
+        """
+        import torch
+
+        if self.last_write is None:
+            raise HarnessError("kv-layout", "vLLM has not written into its KV cache yet")
+        write, given = self.last_write
+        cache = given[f"{which}_cache"]
+        heads, size = given[which].shape[-2:]
+        tokens = cache[0].numel() // (heads * size)
+        count = tokens * heads * size
+        numbers = torch.arange(count)
+        read = torch.zeros(count, dtype=torch.int64)
+        place = 1
+        # bf16 holds integers below 256 exactly: one digit to base 128 a pass.
+        while place < count:
+            digit = ((numbers // place) % _DIGIT).to(given[which].dtype)
+            scratch = {
+                name: torch.zeros(given[name].stride(0), dtype=given[name].dtype).as_strided(
+                    (1, *given[name].shape[1:]), given[name].stride()
+                )
+                for name in ("key_cache", "value_cache")
+            }
+            rows = digit.view(tokens, heads, size)
+            write(
+                **{
+                    **given,
+                    **scratch,
+                    "key": rows,
+                    "value": rows,
+                    "slot_mapping": torch.arange(tokens, dtype=given["slot_mapping"].dtype),
+                }
+            )
+            block = scratch[f"{which}_cache"][0].reshape(-1)
+            read += block.to(torch.float32).round().to(torch.int64) * place
+            place *= _DIGIT
+        order = torch.full((count,), -1, dtype=torch.int64)
+        if int(read.min()) >= 0 and int(read.max()) < count:
+            order[read] = numbers
+        if bool((order < 0).any()):
+            raise HarnessError(
+                "kv-layout", f"what vLLM writes for a {which} is no permutation of what it is given"
+            )
+        return order.view(tokens, heads * size)
+
+    def transfer(
+        self, buffer: Any, cache: Any, slots: Any, direction: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        """Instead of LMCache's ``single_layer_kv_transfer``; the same arguments.
+
+        ``buffer`` is ``[2, tokens, kv_heads * head_size]``, or ``[tokens, 2, ...]`` where
+        ``token_major``.
+        """
+        import torch
+
+        self.used.add("transfer")
+        self.kv_shape = list(cache.shape)
+        views = self.views.get(cache.data_ptr())
+        if views is None:
+            raise HarnessError("kv-layout", "LMCache names a KV cache that vLLM never wrote to")
+        token_major = kwargs.get("token_major", bool(args and isinstance(args[-1], bool) and args[-1]))
+        slots = slots.to(torch.int64)
+        valid = torch.nonzero(slots >= 0).flatten()
+        slots = slots[valid]
+        for plane, (view, order) in enumerate(zip(views, self._order())):
+            blocks = torch.div(slots, order.shape[0], rounding_mode="floor")
+            where = order[slots % order.shape[0]]
+            first = blocks * view.stride(0)
+            inner = torch.arange(view[0].numel()).view(view.shape[1:])
+            offsets = _offsets(inner, view.stride()[1:])
+            flat = view.as_strided(
+                (view.shape[0] * view.stride(0) - _tail(view),), (1,), view.storage_offset()
+            )
+            at = first[:, None] + offsets[where]
+            half = buffer[:, plane] if token_major else buffer[plane]
+            if int(direction) == _to_engine():
+                flat[at] = half[valid].to(flat.dtype)
+            else:
+                half[valid] = flat[at].to(half.dtype)
+
+    # -- LMCache
+
+    def _on_lmcache(self, lmcache: Any) -> None:
+        ops = getattr(lmcache, "device_ops", None)
+        if ops is None or not hasattr(ops, "single_layer_kv_transfer"):
+            raise HarnessError("transfer", "lmcache.device_ops.single_layer_kv_transfer isn't there")
+        ops.single_layer_kv_transfer = self.transfer
+        self._stub_streams()
+
+    def _stub_streams(self) -> None:
+        import torch
+
+        self.used.add("streams")
+        torch.cuda.Stream = _Idle
+        torch.cuda.Event = _Idle
+        torch.cuda.stream = lambda _stream=None: contextlib.nullcontext()
+        torch.cuda.current_stream = lambda *_a, **_k: _Idle()
+        torch.cuda.synchronize = lambda *_a, **_k: None
+
+    def _on_gpu_connector(self, module: Any) -> None:
+        create = getattr(module, "CreateGPUConnector", None)
+        if create is None or not hasattr(module, "torch_device_type"):
+            raise HarnessError("device", "lmcache.v1.gpu_connector.CreateGPUConnector isn't there")
+
+        def as_on_cuda(*args: Any, **kwargs: Any) -> Any:
+            import torch
+
+            self.used.add("device")
+            before = module.torch_device_type
+            module.torch_device_type = "cuda"
+            try:
+                connector = create(*args, **kwargs)
+            finally:
+                module.torch_device_type = before
+            connector.device = torch.device("cpu")
+            return connector
+
+        module.CreateGPUConnector = as_on_cuda
+        manager = sys.modules.get("lmcache.v1.manager")
+        if manager is not None and getattr(manager, "CreateGPUConnector", None) is create:
+            manager.CreateGPUConnector = as_on_cuda
+
+    def _on_base_model(self, module: Any) -> None:
+        if not hasattr(module, "infer_attn_backend_from_vllm"):
+            raise HarnessError("attention", "infer_attn_backend_from_vllm isn't in models.base")
+
+        def infer(attention: Any, *_args: Any, **_kwargs: Any) -> Any:
+            self.used.add("attention")
+            return SdpaBackend(attention)
+
+        module.infer_attn_backend_from_vllm = infer
+
+
+class SdpaBackend:
+    """Attention of one request's picked rows over all its keys, by torch."""
+
+    def __init__(self, attention: Any) -> None:
+        self.scale = attention.impl.scale
+
+    def init_attn_metadata(self, input_ids: Any, **_kwargs: Any) -> Any:
+        """Every row is picked at first."""
+        import torch
+
+        return SdpaMetadata(torch.arange(input_ids.shape[0]))
+
+    def forward_contiguous(
+        self, query: Any, key: Any, value: Any, output: Any, metadata: Any, **_kwargs: Any
+    ) -> Any:
+        """``query``, ``output`` ``[rows, heads, size]``, ``key``, ``value`` ``[tokens, kv, size]``."""
+        import torch
+
+        groups = query.shape[1] // key.shape[1]
+        rows = query.transpose(0, 1)
+        keys = key.repeat_interleave(groups, dim=1).transpose(0, 1)
+        values = value.repeat_interleave(groups, dim=1).transpose(0, 1)
+        # A picked row sees the keys up to its own place in the prompt, not in the pick.
+        seen = torch.arange(key.shape[0])[None, :] <= metadata.rows[:, None]
+        made = torch.nn.functional.scaled_dot_product_attention(
+            rows, keys, values, attn_mask=seen, scale=self.scale
+        )
+        output.copy_(made.transpose(0, 1))
+        return output
+
+
+class SdpaMetadata:
+    """Which rows of the prompt the queries are."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def update_from_top_indices(self, top_indices: Any) -> None:
+        """Only these rows are computed from here on."""
+        self.rows = self.rows[top_indices]
+
+
+class _Idle:
+    """Instead of a stream or an event: nothing runs beside the CPU, so there's nothing to await."""
+
+    cuda_stream = 0
+
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+        pass
+
+    def __getattr__(self, _name: str) -> Callable[..., None]:
+        return lambda *_args, **_kwargs: None
+
+    def query(self) -> bool:
+        """All is done."""
+        return True
+
+
+def _to_engine() -> int:
+    native = sys.modules.get("lmcache.lmcache_native")
+    direction = getattr(native, "TransferDirection", None)
+    return 0 if direction is None else int(direction.H2D)
+
+
+def _offsets(inner: Any, strides: tuple[int, ...]) -> Any:
+    """Memory offsets of a block's elements, in the order of its flattened indices."""
+    import torch
+
+    total = torch.zeros(inner.numel(), dtype=torch.int64)
+    rest = inner.flatten()
+    for size, stride in zip(reversed(inner.shape), reversed(strides)):
+        total += (rest % size) * stride
+        rest = torch.div(rest, size, rounding_mode="floor")
+    return total
+
+
+def _tail(view: Any) -> int:
+    """Elements between a view's last one and the end of its last block."""
+    last = sum((size - 1) * stride for size, stride in zip(view.shape[1:], view.stride()[1:]))
+    return view.stride(0) - last - 1
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Calls back when a module has been executed, whoever imports it."""
+
+    def __init__(self, name: str, call: Callable[[Any], None]) -> None:
+        self.name = name
+        self.call = call
+        self.busy = False
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+        """The usual spec, with a loader that calls back."""
+        if fullname != self.name or self.busy:
+            return None
+        self.busy = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self.busy = False
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def execute_and_call(module: Any) -> None:
+            execute(module)
+            self.call(module)
+
+        spec.loader.exec_module = execute_and_call  # type: ignore[method-assign]
+        return spec
+
+
+def after_import(name: str, call: Callable[[Any], None]) -> None:
+    """Call ``call`` with the module once it is imported, or at once where it is already."""
+    if name in sys.modules:
+        call(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _AfterImport(name, call))
