@@ -203,6 +203,43 @@ def profile(
     _finish(verbs.save_profile(report, output, force=force) if output else report, as_json)
 
 
+@cli.command()
+@_where
+@click.option("--profile", help="Smoke with this profile's configuration.")
+@click.option("--config", type=click.Path(path_type=Path), help="Smoke with this one of yours.")
+@click.option("--model", metavar="PATH_OR_ID", help="Your model, instead of a tiny one.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
+@click.option(
+    "--ratio",
+    "ratios",
+    type=click.FloatRange(0, 1),
+    multiple=True,
+    help="Recompute ratio to measure; may be given again.",
+)
+@click.option("--timeout", type=click.FloatRange(1), default=900.0, help="Seconds for all of it.")
+@click.option("--keep", type=click.Path(path_type=Path), help="Keep all files in this new folder.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write a page with the result.")
+@click.option("--arch", type=click.Choice(["llama", "qwen2", "qwen3"]), default="llama")
+@click.option(
+    "--rope", type=click.Choice(["default", "llama3", "yarn", "linear"]), default="default"
+)
+@click.option("--tokenizer", type=click.Choice(["bos", "no-bos"]), default="bos")
+@click.option("--gds", is_flag=True, help="Store in one process, blend in the next, through GDS.")
+@click.option("--fault", default="", hidden=True)
+@click.pass_obj
+def smoke(disk: Any, /, as_json: bool, **rest: Any) -> None:
+    """Prove CacheBlend by running it: real engines, blended answers against ones without cache."""
+    from . import smoke as capability
+
+    place = _place({name: rest.pop(name) for name in ("python", "site", "state")})
+    choice = capability.Choice(**rest)
+    _finish(capability.smoke(place, choice, _disk(disk), _progress), as_json)
+
+
+def _progress(line: str) -> None:
+    click.echo(line, err=True)
+
+
 def main(arguments: list[str] | None = None, disk: Any = None) -> NoReturn:
     """Run the command line and exit.
 

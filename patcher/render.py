@@ -242,8 +242,7 @@ def _launch(template: Mapping[str, Any], pair: Pair, output: str | None) -> list
     if output is None or not output.isprintable():
         output = "/path/to/this/file.yaml"
     quoted = shlex.quote(output) if output.isascii() else f"$'{_escaped(output)}'"
-    connectors = template["connectors"]
-    transfer = dict(next(one["config"] for one in connectors if _concerns(one, pair)))
+    transfer = dict(_connector(template, pair))
     transfer["kv_role"] = "kv_both"
     piecewise = pair.vllm is not None and pair.vllm >= _BARE_SETTING
     if piecewise:
@@ -267,6 +266,18 @@ def _launch(template: Mapping[str, Any], pair: Pair, output: str | None) -> list
         *_comment(why),
         "# Lower --gpu-memory-utilization by the GDS buffer: no release of vLLM counts it.",
     ]
+
+
+def connector(pair: Pair) -> Mapping[str, str]:
+    """How vLLM's ``--kv-transfer-config`` names LMCache's in-process connector."""
+    return _connector(_template("gds-blend"), pair)
+
+
+def _connector(template: Mapping[str, Any], pair: Pair) -> Mapping[str, str]:
+    found: Mapping[str, str] = next(
+        one["config"] for one in template["connectors"] if _concerns(one, pair)
+    )
+    return found
 
 
 def _escaped(text: str) -> str:

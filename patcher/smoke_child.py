@@ -36,7 +36,7 @@ class Run:
     def __init__(self, order: dict[str, Any]) -> None:
         self.order = order
         self.out = Path(order["out"])
-        self.result: dict[str, Any] = {"stage": "begin", "stages": {}, "requests": []}
+        self.result: dict[str, Any] = {"stage": "begin", "stages": {}}
         self.begin = time.monotonic()
         self.harness: Any = None
         self.engine: Any = None
@@ -54,65 +54,129 @@ class Run:
         scratch.write_text(json.dumps(self.result), encoding="utf-8")
         scratch.replace(self.out)
 
+    def answer(self, entry: dict[str, Any]) -> None:
+        """Write down one request's answer, a line of its own."""
+        with self.out.with_suffix(".answers").open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(entry) + "\n")
+
 
 def main(path: str) -> int:
     """Do what the file says; whatever happens, the result says how far it came."""
     threading.Thread(target=die_with_parent, daemon=True).start()
-    order = json.loads(Path(path).read_text(encoding="utf-8"))
-    run = Run(order)
+    run = Run(json.loads(Path(path).read_text(encoding="utf-8")))
     try:
-        start_engine(run)
+        work(run)
         run.stage("done")
     except BaseException as error:
-        run.result["error"] = {
-            "type": type(error).__name__,
-            "text": str(error)[:4000],
-            "step": getattr(error, "step", None),
-        }
         traceback.print_exc()
+        run.result["error"] = {"type": type(error).__name__, "text": str(error)[:4000]}
         run.save()
         return 1
+    finally:
+        if run.harness is not None:
+            run.result["harness_problem"] = run.harness.problem
+            run.save()
     return 0
 
 
-def start_engine(run: Run) -> None:
-    """Start the engine as ordered, send what is ordered, and write down what came of it."""
+def work(run: Run) -> None:
+    """Make the model if ordered, start the engine, and send what is ordered."""
     order = run.order
     if "make" in order:
+        run.stage("model")
         import smoke_model
 
-        run.stage("model")
         smoke_model.make(Path(order["make"]["folder"]), order["make"]["spec"])
     run.stage("import")
     import smoke_harness
     import smoke_prompts
     import smoke_witness
     from transformers import AutoTokenizer
-    from vllm import LLM
 
+    run.stage("tokenizer")
     tokenizer = AutoTokenizer.from_pretrained(order["engine"]["model"])
     prompts = smoke_prompts.build(tokenizer, order["separator"], order["least"], order["seed"])
     run.result["prompts"] = {
         name: {"length": len(one["tokens"]), "cached": one["cached"]}
         for name, one in prompts.items()
     }
+    run.stage("vllm")
+    import vllm  # noqa: F401
+
     if order["harness"]:
-        run.harness = smoke_harness.Harness()
+        run.harness = smoke_harness.Harness(gds=order["gds"])
         run.harness.install()
     run.witness = smoke_witness.Witness(order["fault"], smoke_harness.after_import)
     run.result["events"] = run.witness.events
-    run.stage("start")
-    run.engine = LLM(**order["engine"])
+    start(run, order["engine"])
     run.result["engine"] = facts(run.engine)
     run.stage("requests")
     if order["role"] == "layerwise":
         run.witness.watch_cache(smoke_witness.cache_engine())
-    run.witness.at_requests()
     for step in order["steps"]:
         serve(run, prompts[step["prompt"]]["tokens"], step)
+    if order["role"] != "reference" and order["gds"]:
+        settle(order["gds_path"])
     if run.harness is not None:
-        run.result["stand_ins"] = [smoke_harness.STAND_INS[one] for one in run.harness.used]
+        run.result["stand_ins"] = run.harness.named()
         run.result["engine"]["kv_shape"] = run.harness.kv_shape
+    if order.get("originals"):
+        again(run, prompts)
+
+
+def start(run: Run, wanted: dict[str, Any]) -> None:
+    """Start the engine with what this release's arguments have."""
+    from dataclasses import fields
+
+    from vllm import LLM
+    from vllm.config import KVTransferConfig
+    from vllm.engine.arg_utils import EngineArgs
+
+    run.stage("start")
+    known = {field.name for field in fields(EngineArgs)}
+    given = {name: value for name, value in wanted.items() if name in known}
+    run.result["unknown_arguments"] = sorted(set(wanted) - set(given))
+    if "kv_transfer_config" in given:
+        given["kv_transfer_config"] = KVTransferConfig(**given["kv_transfer_config"])
+    run.engine = LLM(**given)
+
+
+def again(run: Run, prompts: dict[str, Any]) -> None:
+    """The same without LMCache once more, with the files as they were before kvpatch."""
+    import smoke_originals
+
+    run.stage("originals")
+    stop(run)
+    run.result["originals"] = smoke_originals.put_back(run.order["originals"])
+    start(run, run.order["engine"])
+    run.stage("originals-requests")
+    for name in run.order["again"]:
+        serve(run, prompts[name]["tokens"], {"prompt": name, "originals": True})
+
+
+def stop(run: Run) -> None:
+    """End the engine of this process, so that another one can start."""
+    import gc
+
+    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+    core = getattr(run.engine.llm_engine, "engine_core", None)
+    if core is not None:
+        core.shutdown()
+    run.engine = None
+    gc.collect()
+    cleanup_dist_env_and_memory()
+
+
+def settle(folder: str) -> None:
+    """Wait until the files that are written beside the requests no longer grow."""
+    before = -1
+    for _ in range(100):
+        time.sleep(0.2)
+        now = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+        if now == before:
+            return
+        before = now
 
 
 def serve(run: Run, tokens: list[int], step: dict[str, Any]) -> None:
@@ -122,6 +186,7 @@ def serve(run: Run, tokens: list[int], step: dict[str, Any]) -> None:
 
     witness = run.witness
     witness.begin()
+    witness.at_request(step["prompt"])
     witness.storing = step.get("store", False)
     witness.fill_separators = step.get("fill", False)
     if step.get("ratio") is not None:
@@ -144,11 +209,11 @@ def serve(run: Run, tokens: list[int], step: dict[str, Any]) -> None:
     }
     if step.get("store") and witness.cache is not None:
         entry["known"] = witness.known(tokens)
-    run.result["requests"].append(entry)
+    run.answer(entry)
 
 
 class Jitter:
-    """One unit in the last place, up or down, on what each layer's attention and MLP give."""
+    """One unit in the last place, up or down, on all that each layer's parts give."""
 
     def __init__(self, engine: Any, seed: int) -> None:
         import torch
@@ -156,7 +221,11 @@ class Jitter:
         self.source = torch.Generator().manual_seed(seed)
         model = worker_model(engine)
         inner = getattr(model, "model", model)
-        parts = [part for layer in inner.layers for part in (layer.self_attn, layer.mlp)]
+        parts = [
+            part
+            for layer in inner.layers
+            for part in (layer.self_attn.qkv_proj, layer.self_attn.attn, layer.self_attn, layer.mlp)
+        ]
         self.hooks = [part.register_forward_hook(self.shake) for part in parts]
 
     def shake(self, _module: Any, _given: Any, output: Any) -> Any:

@@ -22,6 +22,7 @@ STAND_INS = {
     "transfer": "K: LMCache's single_layer_kv_transfer, by torch operations on the layout that "
     "vLLM's own cache kernel was seen to write",
     "device": "the check that blending runs on cuda or xpu alone, and the choice of connector",
+    "cufile": "cuFile, by pread and pwrite on ordinary files: nothing went through GDS",
     "streams": "torch.cuda's streams, by ones that do nothing",
 }
 _DIGIT = 128
@@ -39,12 +40,23 @@ class HarnessError(RuntimeError):
 class Harness:
     """The stand-ins put into this process, and what was learned while they ran."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, gds: bool = False) -> None:
+        self.gds = gds
+        self.problem: dict[str, str] | None = None
         self.used: set[str] = set()
         self.views: dict[int, tuple[Any, Any]] = {}
         self.last_write: tuple[Any, dict[str, Any]] | None = None
         self.orders: tuple[Any, Any] | None = None
         self.kv_shape: list[int] = []
+
+    def named(self) -> list[str]:
+        """What was stood in for so far."""
+        return [sentence for name, sentence in STAND_INS.items() if name in self.used]
+
+    def fail(self, step: str, why: str) -> HarnessError:
+        """The error of a step, kept for the report whoever catches it."""
+        self.problem = {"step": step, "why": why}
+        return HarnessError(step, why)
 
     def install(self) -> None:
         """Put everything in place before vLLM starts; LMCache itself is not imported here.
@@ -56,6 +68,9 @@ class Harness:
         after_import("lmcache.v1.gpu_connector", self._on_gpu_connector)
         after_import("lmcache.v1.compute.models.base", self._on_base_model)
         after_import("lmcache", self._on_lmcache)
+        if self.gds:
+            after_import("lmcache.v1.storage_backend.gds_backend", self._on_gds_backend)
+            self._stand_in_for_cufile()
 
     # -- what vLLM writes into its KV cache
 
@@ -64,7 +79,7 @@ class Harness:
         name = "cpu_attn_reshape_and_cache"
         original = getattr(ops, name, None)
         if original is None:
-            raise HarnessError("kv-layout", f"vllm._custom_ops has no {name}")
+            raise self.fail("kv-layout", f"vllm._custom_ops has no {name}")
         signature = inspect.signature(original)
 
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -91,7 +106,7 @@ class Harness:
         import torch
 
         if self.last_write is None:
-            raise HarnessError("kv-layout", "vLLM has not written into its KV cache yet")
+            raise self.fail("kv-layout", "vLLM has not written into its KV cache yet")
         write, given = self.last_write
         cache = given[f"{which}_cache"]
         heads, size = given[which].shape[-2:]
@@ -126,7 +141,7 @@ class Harness:
         if int(read.min()) >= 0 and int(read.max()) < count:
             order[read] = numbers
         if bool((order < 0).any()):
-            raise HarnessError(
+            raise self.fail(
                 "kv-layout", f"what vLLM writes for a {which} is no permutation of what it is given"
             )
         return order.view(tokens, heads * size)
@@ -145,7 +160,7 @@ class Harness:
         self.kv_shape = list(cache.shape)
         views = self.views.get(cache.data_ptr())
         if views is None:
-            raise HarnessError("kv-layout", "LMCache names a KV cache that vLLM never wrote to")
+            raise self.fail("kv-layout", "LMCache names a KV cache that vLLM never wrote to")
         token_major = kwargs.get("token_major", bool(args and isinstance(args[-1], bool) and args[-1]))
         slots = slots.to(torch.int64)
         valid = torch.nonzero(slots >= 0).flatten()
@@ -171,7 +186,7 @@ class Harness:
     def _on_lmcache(self, lmcache: Any) -> None:
         ops = getattr(lmcache, "device_ops", None)
         if ops is None or not hasattr(ops, "single_layer_kv_transfer"):
-            raise HarnessError("transfer", "lmcache.device_ops.single_layer_kv_transfer isn't there")
+            raise self.fail("transfer", "lmcache.device_ops.single_layer_kv_transfer isn't there")
         ops.single_layer_kv_transfer = self.transfer
         self._stub_streams()
 
@@ -188,7 +203,7 @@ class Harness:
     def _on_gpu_connector(self, module: Any) -> None:
         create = getattr(module, "CreateGPUConnector", None)
         if create is None or not hasattr(module, "torch_device_type"):
-            raise HarnessError("device", "lmcache.v1.gpu_connector.CreateGPUConnector isn't there")
+            raise self.fail("device", "lmcache.v1.gpu_connector.CreateGPUConnector isn't there")
 
         def as_on_cuda(*args: Any, **kwargs: Any) -> Any:
             import torch
@@ -210,13 +225,34 @@ class Harness:
 
     def _on_base_model(self, module: Any) -> None:
         if not hasattr(module, "infer_attn_backend_from_vllm"):
-            raise HarnessError("attention", "infer_attn_backend_from_vllm isn't in models.base")
+            raise self.fail("attention", "infer_attn_backend_from_vllm isn't in models.base")
 
         def infer(attention: Any, *_args: Any, **_kwargs: Any) -> Any:
             self.used.add("attention")
             return SdpaBackend(attention)
 
         module.infer_attn_backend_from_vllm = infer
+
+
+    def _on_gds_backend(self, module: Any) -> None:
+        backend = module.GdsBackend
+        original = backend.__init__
+        signature = inspect.signature(original)
+
+        def as_for_cuda(*args: Any, **kwargs: Any) -> None:
+            call = signature.bind(*args, **kwargs)
+            # It asserts the name; its buffer is on the CPU all the same.
+            call.arguments["dst_device"] = "cuda:0"
+            original(*call.args, **call.kwargs)
+
+        backend.__init__ = as_for_cuda
+
+    def _stand_in_for_cufile(self) -> None:
+        if importlib.util.find_spec("cufile") is None:
+            import smoke_cufile
+
+            smoke_cufile.install()
+            self.used.add("cufile")
 
 
 class SdpaBackend:

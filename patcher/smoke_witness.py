@@ -190,8 +190,10 @@ class Witness:
         """How many leading tokens the cache engine says it holds."""
         return int(self.cache.lookup(tokens))
 
-    def at_requests(self) -> None:
-        """Faults that strike while requests are answered."""
+    def at_request(self, prompt: str) -> None:
+        """Faults that strike while a request is answered."""
+        if prompt != "twice":
+            return
         if self.fault == "hang":
             time.sleep(86400)
         if self.fault == "kill":

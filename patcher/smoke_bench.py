@@ -1,0 +1,116 @@
+"""Starts engines of the target in child processes, each under a limit, and reads what they left."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from array import array
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .bounded import run
+from .interpreters import clean_environment
+from .smoke_checks import Answer, Start
+
+CODE = (
+    "smoke_child.py",
+    "smoke_cufile.py",
+    "smoke_harness.py",
+    "smoke_model.py",
+    "smoke_originals.py",
+    "smoke_prompts.py",
+    "smoke_witness.py",
+)
+_DROPPED = ("VLLM_", "LMCACHE_", "XDG_", "TMPDIR")
+_OF_A_MODEL = ("HF_", "TRANSFORMERS_", "HOME")
+# A child whose time is over is still given this long to begin.
+LEAST_S = 1.0
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A folder for all that children write, the target's interpreter, and the time left for all."""
+
+    folder: Path
+    python: Path
+    deadline: float
+    harness: bool
+    own_model: bool
+    say: Callable[[str], None]
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    def prepare(self) -> None:
+        """Copies the children's code, so that nothing else of kvpatch is on their path."""
+        code = self.folder / "code"
+        code.mkdir()
+        for name in CODE:
+            shutil.copyfile(Path(__file__).with_name(name), code / name)
+
+    def start(self, role: str, order: Mapping[str, Any], config: Path | None) -> Start:
+        """Starts an engine, lets it do what is ordered, and ends it with all it started."""
+        self.say(f"starting an engine: {role}")
+        out, path = self.folder / f"{role}.json", self.folder / f"{role}.order"
+        path.write_text(json.dumps({**order, "role": role, "out": str(out)}), encoding="utf-8")
+        ended = run(
+            [self.python, self.folder / "code" / CODE[0], path],
+            limit=max(self.deadline - time.monotonic(), LEAST_S),
+            env=self.variables(config),
+            cwd=self.folder,
+            tick=lambda seconds: self.say(f"  {role}: {seconds:.0f} s"),
+        )
+        (self.folder / f"{role}.log").write_text(ended.output, encoding="utf-8")
+        return Start(
+            role, ended.code, ended.seconds, _result(out), _answers(out), ended.output[-20000:]
+        )
+
+    def variables(self, config: Path | None) -> dict[str, str]:
+        """The children's environment: no caller's settings, and every file in the bench's folder."""
+        clean = clean_environment(self.environ)
+        dropped = (*_DROPPED, *(() if self.own_model else _OF_A_MODEL))
+        kept = {name: value for name, value in clean.items() if not name.startswith(dropped)}
+        folder = str(self.folder)
+        own = {name: folder for name in ("TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")}
+        if not self.own_model:
+            own |= {"HOME": folder, "HF_HUB_OFFLINE": "1"}
+        if config is not None:
+            own["LMCACHE_CONFIG_FILE"] = str(config)
+        if self.harness:
+            own |= {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+        return {
+            **kept,
+            **own,
+            "PYTHONPATH": str(self.folder / "code"),
+            "PYTHONHASHSEED": "0",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "LMCACHE_TRACK_USAGE": "false",
+        }
+
+
+def _result(path: Path) -> Mapping[str, Any]:
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def _answers(path: Path) -> tuple[Answer, ...]:
+    try:
+        lines = path.with_suffix(".answers").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ()
+    answers = []
+    for line in lines:
+        # The last one may be half written.
+        with contextlib.suppress(ValueError):
+            entry = json.loads(line)
+            numbers = array("f", b64decode(entry.pop("logprobs")))
+            answers.append(Answer(entry["prompt"], numbers, entry))
+    return tuple(answers)

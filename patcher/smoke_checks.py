@@ -1,0 +1,460 @@
+"""What a smoke asks of the engines it started: pure judgements over what their children wrote."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+# Rounding is told apart from error by what rounding was seen to do, times this.
+SAFETY = 4.0
+SCALED_KEYS = 1e-2
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was asked.
+
+    ``ok`` is None where it was not checked; ``means`` says what a failure means, ``seen`` what was
+    seen, or why it was not checked. ``limit`` is None for what is reported and not judged.
+    """
+
+    name: str
+    ok: bool | None
+    value: object
+    limit: object
+    means: str
+    seen: str = ""
+
+    def data(self) -> Mapping[str, object]:
+        """As it stands in ``data.checks``."""
+        return {
+            "name": self.name,
+            "ok": self.ok,
+            "value": self.value,
+            "limit": self.limit,
+            "means": self.means,
+            "seen": self.seen,
+        }
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One request as an engine answered it: what was asked, and the next token's log-probs."""
+
+    prompt: str
+    logprobs: Sequence[float]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def get(self, name: str) -> Any:
+        """A fact about it, None where there is none."""
+        return self.facts.get(name)
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start of an engine: how it ended, how far it came, and what it answered."""
+
+    role: str
+    code: int | None
+    seconds: float
+    result: Mapping[str, Any] = field(default_factory=dict)
+    answers: tuple[Answer, ...] = ()
+    output: str = ""
+
+    @property
+    def done(self) -> bool:
+        """Whether it did all that was ordered."""
+        return self.code == 0 and self.result.get("stage") == "done"
+
+    @property
+    def up(self) -> bool:
+        """Whether the engine came up."""
+        return "requests" in self.result.get("stages", {})
+
+    @property
+    def events(self) -> Sequence[str]:
+        """Who came when: ``registered``, ``connector:worker``, ``blender``."""
+        found: Sequence[str] = self.result.get("events", ())
+        return found
+
+    def cached(self, prompt: str) -> int:
+        """How many of a prompt's tokens a full cache gives back."""
+        return int(self.result.get("prompts", {}).get(prompt, {}).get("cached", 0))
+
+    def length(self, prompt: str) -> int:
+        """A prompt's tokens."""
+        return int(self.result.get("prompts", {}).get(prompt, {}).get("length", 0))
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far one next-token distribution is from another (nats)."""
+
+    most: float
+    mean: float
+    divergence: float
+    same_first: bool
+
+
+def distance(reference: Sequence[float], other: Sequence[float]) -> Distance:
+    """Of two whole distributions, as log-probs of the same tokens.
+
+    Raises:
+        ValueError: they are of different vocabularies.
+    """
+    gaps = [abs(a - b) for a, b in zip(reference, other, strict=True)]
+    divergence = math.fsum(math.exp(a) * (a - b) for a, b in zip(reference, other, strict=True))
+    first = max(range(len(reference)), key=reference.__getitem__)
+    return Distance(
+        max(gaps),
+        math.fsum(gaps) / len(gaps),
+        max(divergence, 0.0),
+        first == max(range(len(other)), key=other.__getitem__),
+    )
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The price of one recompute ratio over a set of prompts."""
+
+    ratio: float
+    most: float
+    mean: float
+    divergence: float
+    agreement: float
+
+    def data(self) -> Mapping[str, float]:
+        """As it stands in ``data.gaps``."""
+        return {
+            "ratio": self.ratio,
+            "max_logprob_gap": self.most,
+            "mean_logprob_gap": self.mean,
+            "kl": self.divergence,
+            "top1_agreement": self.agreement,
+        }
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All that a smoke measured: its starts by role, and what was asked for."""
+
+    reference: Start
+    blend: Start
+    layerwise: Start
+    ratio: float
+    rope: str = "default"
+    chunk_size: int = 256
+    gds: bool = False
+    store: Start | None = None
+    journal: bool = False
+
+    def cold(self, prompt: str) -> Sequence[float] | None:
+        """The next token's log-probs without any cache."""
+        name = "store" if prompt == "twice" else prompt
+        for answer in self.reference.answers:
+            plain = not answer.get("jitter") and not answer.get("originals")
+            if answer.prompt == name and plain:
+                return answer.logprobs
+        return None
+
+    def off(self, answer: Answer) -> Distance:
+        """How far an answer is from the one without cache.
+
+        Raises:
+            LookupError: that was never asked.
+        """
+        cold = self.cold(answer.prompt)
+        if cold is None:
+            raise LookupError(answer.prompt)
+        return distance(cold, answer.logprobs)
+
+    @property
+    def rounding(self) -> float:
+        """The largest change (nats) that one rounding error in every part made in cold runs."""
+        shaken = [self.off(a).most for a in self.reference.answers if a.get("jitter")]
+        return max(shaken, default=0.0)
+
+    @property
+    def tolerance(self) -> float:
+        """The largest difference (nats) that is taken for rounding."""
+        return SAFETY * self.rounding
+
+    def blended(self, prompt: str = "", **facts: object) -> list[Answer]:
+        """The blending engine's answers of that prompt (by its start) and with these facts."""
+        return [
+            answer
+            for answer in self.blend.answers
+            if answer.prompt.startswith(prompt)
+            and all(answer.get(name) == value for name, value in facts.items())
+        ]
+
+    def gaps(self) -> list[Gap]:
+        """What each recompute ratio costs, in the order of the ratios."""
+        ratios = sorted({float(a.get("ratio")) for a in self.blended(sweep=True)})
+        return [self._gap(ratio) for ratio in ratios]
+
+    def _gap(self, ratio: float) -> Gap:
+        found = [self.off(a) for a in self.blended(sweep=True, ratio=ratio)]
+        count = len(found)
+        return Gap(
+            ratio,
+            max(one.most for one in found),
+            math.fsum(one.mean for one in found) / count,
+            math.fsum(one.divergence for one in found) / count,
+            sum(one.same_first for one in found) / count,
+        )
+
+
+MEANS = {
+    "starts": "the engine can't start with LMCache and blending",
+    "registered": "LMCache doesn't know vLLM's model when its connector is built, so it can't "
+    "blend; `kvpatch apply` cures that",
+    "blender": "LMCache made no blender, so nothing is ever blended",
+    "answers": "a request was never answered: the engine hung or died",
+    "stored": "what a request computed isn't in the cache, so nothing can be reused",
+    "hit": "chunks in another order were not found: check separator, chunks and hash seed",
+    "layers": "the cache hit but the blender didn't run for every layer: keys stay rotated for "
+    "other positions and answers are silently wrong",
+    "oracle": "with every token recomputed the answer must be that without cache; it isn't, so "
+    "keys or positions are wrong",
+    "separators": "reported, not judged: LMCache leaves zeros for separators in the layers before "
+    "the check layer; this is what that alone costs at ratio 1",
+    "gap": "reported, not judged: the price of blending at the configured ratio",
+    "twice": "the same prompt again is answered otherwise, although nothing moved",
+    "permutation": "a prompt whose chunks are all cached, in another order, goes wrong",
+    "new-chunk": "a prompt with one new chunk among cached ones goes wrong",
+    "one-token": "a prompt of one token goes wrong",
+    "layerwise": "LMCache goes wrong layer by layer even without blending, so blending isn't at "
+    "fault",
+    "untouched": "kvpatch changed an engine that has no LMCache",
+    "gds": "chunks stored through GDS can't be blended by the next process",
+}
+
+
+def judge(measured: Measured) -> tuple[Check, ...]:
+    """Every check, in the order in which one needs another."""
+    checks: list[Check] = []
+    for name, verdict in _verdicts(measured):
+        ok, value, limit, seen = verdict
+        checks.append(Check(name, ok, value, limit, MEANS[name], seen))
+    return tuple(checks)
+
+
+Verdict = tuple[bool | None, object, object, str]
+
+
+def _verdicts(measured: Measured) -> Iterator[tuple[str, Verdict]]:
+    found: dict[str, Verdict] = {}
+    for name, needs, ask in _CHAIN:
+        broken = next((need for need in needs if found[need][0] is not True), None)
+        if broken is None:
+            found[name] = ask(measured)
+        else:
+            found[name] = (None, None, None, f"not checked, because of {broken}")
+    if found["registered"][0] is False:
+        found["starts"] = (None, None, None, "not checked, because of registered")
+    yield from found.items()
+
+
+def registered(measured: Measured) -> Verdict:
+    """Whether the model was registered before the worker's connector was built."""
+    events = list(measured.blend.events)
+    if "connector:worker" not in events:
+        why = "the engine never came to its connector"
+        return (None if measured.blend.code != 0 else False, events, None, why)
+    at = events.index("connector:worker")
+    held = "registered" in events[:at]
+    seen = " then ".join(events)
+    return held, held, True, seen if held else f"{seen or 'nothing'}: {failure(measured.blend)}"
+
+
+def starts(measured: Measured) -> Verdict:
+    """Whether the blending engine came up."""
+    up = measured.blend.up
+    return up, up, True, "" if up else failure(measured.blend)
+
+
+def blender(measured: Measured) -> Verdict:
+    """Whether a blender was made."""
+    made = "blender" in measured.blend.events
+    return made, made, True, ""
+
+
+def answers(measured: Measured) -> Verdict:
+    """Whether every request was answered."""
+    done = measured.blend.done
+    return done, len(measured.blend.answers), None, "" if done else failure(measured.blend)
+
+
+def stored(measured: Measured) -> Verdict:
+    """Whether the cache engine knows all of the prompt that was to be stored."""
+    start = measured.store or measured.blend
+    known = [int(a.get("known") or 0) for a in start.answers if a.prompt == "store"]
+    wanted = start.length("store")
+    got = max(known, default=0)
+    return got >= wanted > 0, got, wanted, f"{got} of {wanted} tokens are known"
+
+
+def hit(measured: Measured) -> Verdict:
+    """Whether chunks in another order were retrieved."""
+    found = measured.blended("reordered-")
+    wanted = min((measured.blend.cached(a.prompt) for a in found), default=0)
+    got = min((int(a.get("retrieved") or 0) for a in found), default=0)
+    return got >= wanted > 0, got, wanted, f"retrieved {got} tokens or more, expected {wanted}"
+
+
+def layers(measured: Measured) -> Verdict:
+    """Whether the blender ran for every layer of every request that hit."""
+    count = int(measured.blend.result.get("engine", {}).get("layers", 0))
+    hits = [a for a in measured.blend.answers if a.get("retrieved")]
+    least = min((len(set(a.get("layers") or ())) for a in hits), default=0)
+    return least == count > 0, least, count, f"{least} of {count} layers in {len(hits)} requests"
+
+
+def oracle(measured: Measured) -> Verdict:
+    """At ratio 1, separators filled in: the answers without cache, up to rounding."""
+    found = measured.blended("reordered-", ratio=1.0, fill=True)
+    ok, most, limit, seen = _within(measured, found)
+    if ok is False:
+        seen += f"; {wrong_keys(measured)}"
+    return ok, most, limit, seen
+
+
+def wrong_keys(measured: Measured) -> str:
+    """What the re-rotated keys of the first layer say about the reason."""
+    worst = max((float(a.get("key_error") or 0.0) for a in measured.blended("reordered-")))
+    if worst < SCALED_KEYS:
+        return "the re-rotated keys are right, so the fault is elsewhere"
+    scaled = measured.rope not in ("", "default")
+    about = (
+        f"scaled rope: this model's rope is {measured.rope!r}, and LMCache re-rotates its keys "
+        "without the scaling"
+        if scaled
+        else "keys were re-rotated for wrong positions, or with another rope than the model's"
+    )
+    return f"{about} (re-rotated keys are off by {worst:.2g} of the largest)"
+
+
+def separators(measured: Measured) -> Verdict:
+    """What the zeros at separators cost at ratio 1."""
+    found = measured.blended("reordered-", ratio=1.0, sweep=True)
+    most = max((measured.off(a).most for a in found), default=0.0)
+    return True, most, None, f"{most:.2g} nats at ratio 1 without them filled in"
+
+
+def gap(measured: Measured) -> Verdict:
+    """The price at the configured ratio."""
+    at = next((one for one in measured.gaps() if one.ratio == measured.ratio), None)
+    if at is None:
+        return None, None, None, f"no request at ratio {measured.ratio:g}"
+    seen = (
+        f"at {at.ratio:g}: largest {at.most:.3g}, mean {at.mean:.3g} nats, KL {at.divergence:.3g}, "
+        f"same first token {at.agreement:.0%}"
+    )
+    return True, at.data(), None, seen
+
+
+def twice(measured: Measured) -> Verdict:
+    """The same prompt again, at the configured ratio."""
+    return _within(measured, measured.blended("twice"))
+
+
+def permutation(measured: Measured) -> Verdict:
+    """Everything cached, in another order: found whole, and the oracle holds."""
+    return _found_and_within(measured, "permutation")
+
+
+def new_chunk(measured: Measured) -> Verdict:
+    """One new chunk: what stands before it is found, and the oracle holds."""
+    return _found_and_within(measured, "new-chunk")
+
+
+def one_token(measured: Measured) -> Verdict:
+    """A prompt of one token."""
+    return _within(measured, measured.blended("one-token"))
+
+
+def layerwise(measured: Measured) -> Verdict:
+    """The control: layer by layer without blending, a prompt stored and sent again."""
+    start = measured.layerwise
+    if not start.done:
+        return False, None, None, failure(start)
+    again = [a for a in start.answers if a.prompt == "twice"]
+    got = min((int(a.get("retrieved") or 0) for a in again), default=0)
+    whole = start.length("twice") // measured.chunk_size * measured.chunk_size
+    ok, most, limit, seen = _within(measured, again)
+    return ok and got >= whole > 0, most, limit, f"retrieved {got} of {whole} tokens; {seen}"
+
+
+def untouched(measured: Measured) -> Verdict:
+    """The files before and after kvpatch, without LMCache: the same distributions."""
+    before = [a for a in measured.reference.answers if a.get("originals")]
+    if not measured.journal:
+        return None, None, None, "not checked: no journal, so kvpatch has changed nothing here"
+    if not before:
+        return None, None, None, f"not checked: {failure(measured.reference)}"
+    most = max(measured.off(a).most for a in before)
+    return most == 0.0, most, 0.0, f"{len(before)} prompts, largest difference {most:.2g}"
+
+
+def gds(measured: Measured) -> Verdict:
+    """Stored in one process and blended in the next."""
+    if not measured.gds:
+        return None, None, None, "not asked for (--gds)"
+    found = measured.blended("reordered-")
+    got = min((int(a.get("retrieved") or 0) for a in found), default=0)
+    if not measured.blend.done:
+        return False, got, None, failure(measured.blend)
+    return got > 0, got, 1, f"{got} tokens came from files another process wrote"
+
+
+def _found_and_within(measured: Measured, prompt: str) -> Verdict:
+    found = measured.blended(prompt)
+    got = min((int(a.get("retrieved") or 0) for a in found), default=0)
+    wanted = measured.blend.cached(prompt)
+    ok, most, limit, seen = _within(measured, found)
+    return ok and got >= wanted, most, limit, f"retrieved {got} of {wanted}; {seen}"
+
+
+def _within(measured: Measured, found: Sequence[Answer]) -> Verdict:
+    if not found:
+        return False, None, None, "it was never answered"
+    most, limit = max(measured.off(a).most for a in found), measured.tolerance
+    return most <= limit, most, limit, f"largest difference {most:.2g} nats, allowed {limit:.2g}"
+
+
+def failure(start: Start) -> str:
+    """How a start that didn't do all went wrong, in a sentence."""
+    stage = start.result.get("stage", "begin")
+    error = start.result.get("error")
+    if error:
+        lines = [line.strip() for line in str(error["text"]).splitlines() if line.strip()]
+        return f"{error['type']}: {(lines or ['no words'])[0]} (at stage {stage})"
+    if start.code is None:
+        return f"it hung at stage {stage} and was ended after {start.seconds:.0f} s"
+    if start.code < 0:
+        return f"it was killed by signal {-start.code} at stage {stage}"
+    return f"it ended with {start.code} at stage {stage}"
+
+
+_CHAIN = (
+    ("registered", (), registered),
+    ("starts", ("registered",), starts),
+    ("blender", ("starts",), blender),
+    ("answers", ("starts",), answers),
+    ("stored", ("answers",), stored),
+    ("hit", ("stored",), hit),
+    ("layers", ("hit",), layers),
+    ("oracle", ("layers",), oracle),
+    ("separators", ("oracle",), separators),
+    ("gap", ("layers",), gap),
+    ("twice", ("layers",), twice),
+    ("permutation", ("oracle",), permutation),
+    ("new-chunk", ("oracle",), new_chunk),
+    ("one-token", ("answers",), one_token),
+    ("layerwise", (), layerwise),
+    ("untouched", (), untouched),
+    ("gds", (), gds),
+)

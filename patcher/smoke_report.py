@@ -1,0 +1,185 @@
+"""What a smoke came to, as text and data, and what kept one from being run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .outcome import ExitCode, KvpatchError, Report
+from .smoke_checks import Check, Measured, Start, failure
+
+_WORDS = {True: "ok", False: "NO", None: "-"}
+
+
+def report(
+    pair: Mapping[str, Any],
+    measured: Measured,
+    checks: Sequence[Check],
+    seconds: float,
+    html: Path | None,
+) -> Report:
+    """The report; exit 1 where a check failed."""
+    failed = [check for check in checks if check.ok is False]
+    data = {**pair, **measured_data(measured, seconds), "checks": [c.data() for c in checks]}
+    errors = tuple(
+        KvpatchError(
+            f"smoke-{check.name}",
+            f"{check.name}: {check.seen or check.means}",
+            check.means,
+            ExitCode.NO,
+        )
+        for check in failed
+    )
+    text = smoke_text(data, checks)
+    if html is not None:
+        from . import smoke_page
+
+        smoke_page.save(html, data)
+        text += f"\nwrote {html}"
+    return Report("smoke", text, data, ExitCode.NO if failed else ExitCode.DONE, errors)
+
+
+def measured_data(measured: Measured, seconds: float) -> dict[str, Any]:
+    """What was measured, beside the checks."""
+    starts = [
+        start
+        for start in (measured.reference, measured.store, measured.blend, measured.layerwise)
+        if start is not None and start.role != "none"
+    ]
+    plain = plain_start(measured.reference)
+    engine = dict(measured.blend.result.get("engine", measured.reference.result.get("engine", {})))
+    return {
+        "engine": engine,
+        "stand_ins": list(measured.blend.result.get("stand_ins", ())),
+        "gaps": [gap.data() for gap in measured.gaps()] if measured.blended(sweep=True) else [],
+        "ratio": measured.ratio,
+        "rounding": measured.rounding,
+        "tolerance": measured.tolerance,
+        "starts": len(starts),
+        "plain_start_s": round(plain, 2),
+        "wall_s": round(seconds, 1),
+        "wall_in_plain_starts": round(seconds / plain, 2) if plain else None,
+        "ratio_changed_on": "the running blender, without a restart",
+    }
+
+
+def plain_start(reference: Start) -> float:
+    """Seconds the reference took to be ready, without making the model."""
+    stages = reference.result.get("stages", {})
+    return float(stages.get("requests", 0.0)) - float(stages.get("import", 0.0))
+
+
+def smoke_text(data: Mapping[str, Any], checks: Sequence[Check]) -> str:
+    """The table for people."""
+    width = max(len(check.name) for check in checks)
+    lines = [
+        f"vLLM {data['vllm']} (as {data['distribution']}) with LMCache {data['lmcache']}, "
+        f"on {data['device']}",
+        "",
+    ]
+    lines += [
+        f"{_WORDS[check.ok]:2}  {check.name:{width}}  {check.seen or check.value}"
+        for check in checks
+    ]
+    engine = data["engine"]
+    if engine:
+        names = ("runner", "graph_mode", "attention", "kv_shape", "executor", "dtype")
+        lines += ["", *(f"{name:{width}}  {engine.get(name)}" for name in names)]
+    if data["gaps"]:
+        lines += ["", "recompute ratio  largest gap  mean gap     KL  same first token"]
+        lines += [
+            f"{gap['ratio']:15g}  {gap['max_logprob_gap']:11.3g}  {gap['mean_logprob_gap']:8.3g}  "
+            f"{gap['kl']:5.3g}  {gap['top1_agreement']:16.0%}"
+            for gap in data["gaps"]
+        ]
+        lines.append("(nats against no cache; the ratio was changed on the running blender)")
+    if data["stand_ins"]:
+        lines += ["", "stood in for, so not proved here:"]
+        lines += [f"  {stand_in}" for stand_in in data["stand_ins"]]
+    lines += [
+        "",
+        f"{data['starts']} engine starts in {data['wall_s']:g} s, "
+        f"{data['wall_in_plain_starts']} times a plain start of {data['plain_start_s']:g} s",
+    ]
+    failed = sum(check.ok is False for check in checks)
+    lines.append(f"{failed} checks failed" if failed else "every check that was made holds")
+    return "\n".join(lines)
+
+
+# (pattern in an error or the output, code, message, hint); the first that fits.
+_UNABLE = (
+    (r"No module named 'torch'", "no-torch", "the target has no torch",
+     "install the pair there as its releases ask, then smoke again"),
+    (r"Address already in use|EADDRINUSE", "port-in-use", "a port the engine needs is in use",
+     "end what holds it, or wait for it to go"),
+    (r"/dev/shm|shared memory", "shared-memory", "the engine found no shared memory to use",
+     "give the container a larger --shm-size, or free /dev/shm"),
+    (r"MemoryError|out of memory|can't allocate memory|OutOfMemory|No available memory for the",
+     "out-of-memory", "there was not enough memory for the engine",
+     "free memory, or smoke with the tiny model (without --model)"),
+)  # fmt: skip
+
+
+def unable(measured: Measured) -> KvpatchError | None:
+    """What kept the smoke from being run, where that says nothing of the pair."""
+    starts = [measured.reference, measured.store, measured.blend, measured.layerwise]
+    for start in starts:
+        if start is None or start.done or start.role == "none":
+            continue
+        found = _unable(start)
+        if found is not None:
+            return found
+    return None
+
+
+def _unable(start: Start) -> KvpatchError | None:
+    stage = start.result.get("stage", "begin")
+    error = start.result.get("error") or {}
+    said = f"{error.get('type', '')}: {error.get('text', '')}"
+    problem = start.result.get("harness_problem")
+    if problem:
+        return _error(
+            "harness",
+            f"this pair can't be carried on a CPU: step {problem['step']}: {problem['why']}",
+            "run it on a GPU, or report this with both versions",
+        )
+    for pattern, code, message, hint in _UNABLE:
+        if re.search(pattern, said):
+            return _error(code, f"{message}: {_first(said)}", hint)
+    if re.search(r"Model type \w+ is not supported", said):
+        return KvpatchError(
+            "unsupported-model",
+            f"LMCache can't blend this model: {_first(said)}",
+            "take a model of a class that this LMCache has (Llama, Qwen2, Qwen3 ForCausalLM)",
+            ExitCode.REFUSED,
+        )
+    if start.code is not None and start.code == -9:
+        return _error(
+            "killed",
+            f"the engine's process was killed at stage {stage}, perhaps for want of memory",
+            "see the kernel's log, free memory, and smoke again",
+        )
+    if stage == "tokenizer":
+        return _error(
+            "no-tokenizer",
+            f"the model has no tokenizer that can be loaded: {_first(said)}",
+            "give a model folder that holds its tokenizer too",
+        )
+    if start.role == "reference" and not start.result.get("stages", {}).get("originals"):
+        return _error(
+            "no-reference",
+            f"the engine doesn't run even without LMCache: {failure(start)}",
+            "see that vLLM itself works in this environment with this model",
+        )
+    return None
+
+
+def _first(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return (lines or ["it said nothing"])[0][:300]
+
+
+def _error(code: str, message: str, hint: str) -> KvpatchError:
+    return KvpatchError(code, message, hint, ExitCode.ENVIRONMENT)

@@ -1,0 +1,158 @@
+"""What a smoke sends to its engines: LMCache's configuration, vLLM's arguments, and the requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .outcome import ExitCode, KvpatchError
+
+SWEEP = (0.0, 0.15, 0.3, 0.5, 0.75, 1.0)
+REORDERED = tuple(f"reordered-{number}" for number in range(5))
+SHAKES = (1, 2, 3)
+LEAST_TOKENS = 280
+SEED = 1
+# Of a user's model nothing is known; the tiny one takes 0.3 GB with all of it.
+_TINY = {"max_model_len": 2048, "max_num_batched_tokens": 2048, "kv_cache_memory_bytes": 64 << 20}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """An LMCache configuration, and the few values of it that the smoke has to know."""
+
+    values: Mapping[str, Any]
+    ratio: float
+    separator: str
+    chunk_size: int
+    least: int
+    gds: bool
+
+
+def basic(has: Any, *, gds_path: Path | None) -> dict[str, Any]:
+    """The smoke's own configuration, in the keys that this LMCache has (``has(name)``)."""
+    values: dict[str, Any] = {
+        "chunk_size": 64,
+        "local_cpu": gds_path is None,
+        "max_local_cpu_size": 1.0,
+        "enable_blending": True,
+        "use_layerwise": True,
+        "blend_special_str": " # # ",
+        "blend_min_tokens": 64,
+        "save_unfull_chunk": True,
+    }
+    if has("blend_recompute_ratios"):
+        values |= {"blend_recompute_ratios": [0.15], "blend_check_layers": [1]}
+    else:
+        values["blend_recompute_ratio"] = 0.15
+    if gds_path is not None:
+        size = "gds_buffer_size" if has("gds_buffer_size") else "cufile_buffer_size"
+        values |= {"gds_path": str(gds_path), size: 256, "use_gds": True}
+        if has("retrieve_locations"):
+            values["retrieve_locations"] = ["GdsBackend"]
+    return {name: value for name, value in values.items() if has(name)}
+
+
+def settings(values: Mapping[str, Any]) -> Settings:
+    """What is in a configuration, of which the smoke has to know.
+
+    Raises:
+        KvpatchError: ``no-blending``: it has no blending to prove; exit 2.
+    """
+    for name in ("enable_blending", "use_layerwise"):
+        if values.get(name) is not True:
+            raise KvpatchError(
+                "no-blending",
+                f"this configuration doesn't blend: {name} is {values.get(name)!r}",
+                f"set {name}: true in it, or give another one",
+                ExitCode.USAGE,
+            )
+    ratios = values.get("blend_recompute_ratios", values.get("blend_recompute_ratio", 0.15))
+    ratio = ratios[0] if isinstance(ratios, list) else ratios
+    chunk = int(values.get("chunk_size", 256))
+    return Settings(
+        values=dict(values),
+        ratio=float(ratio),
+        separator=str(values.get("blend_special_str", " # # ")),
+        chunk_size=chunk,
+        least=max(LEAST_TOKENS, chunk + 24, int(values.get("blend_min_tokens", 256)) + 24),
+        gds=values.get("gds_path") is not None,
+    )
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A user's LMCache configuration.
+
+    Raises:
+        KvpatchError: ``bad-config``: it can't be read, or is no mapping; exit 2.
+    """
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise _bad_config(path, " ".join(str(error).split())) from error
+    if not isinstance(found, dict):
+        raise _bad_config(path, "it is no mapping of keys to values")
+    return found
+
+
+def _bad_config(path: Path, why: str) -> KvpatchError:
+    return KvpatchError(
+        "bad-config",
+        f"{path} can't be taken as an LMCache configuration: {why}",
+        "give a YAML file as LMCACHE_CONFIG_FILE takes it, or none",
+        ExitCode.USAGE,
+    )
+
+
+def engine(model: str, *, tiny: bool, cpu: bool, connector: Mapping[str, Any] | None) -> Any:
+    """vLLM's arguments, in which no start differs but by its connector."""
+    arguments: dict[str, Any] = {
+        "model": model,
+        "max_num_seqs": 4,
+        "enable_prefix_caching": False,
+        "disable_hybrid_kv_cache_manager": True,
+        "max_logprobs": -1,
+        "enforce_eager": True,
+    }
+    if tiny:
+        arguments |= _TINY
+    # Rounding in float32 hides nothing; the kernels on a GPU take bfloat16 alone.
+    arguments["dtype"] = "float32" if cpu and tiny else "bfloat16"
+    if connector is not None:
+        arguments["kv_transfer_config"] = dict(connector)
+    return arguments
+
+
+def reference_steps() -> list[dict[str, Any]]:
+    """Every prompt without any cache, some of them with rounding errors put in."""
+    names = ("store", "permutation", "new-chunk", *REORDERED)
+    shaken = [{"prompt": name, "jitter": seed} for name in REORDERED for seed in SHAKES]
+    return [*({"prompt": name} for name in names), *shaken, {"prompt": "one-token"}]
+
+
+def store_steps() -> list[dict[str, Any]]:
+    """The chunks, stored."""
+    return [{"prompt": "store", "store": True}]
+
+
+def blend_steps(ratio: float, ratios: Sequence[float]) -> list[dict[str, Any]]:
+    """What the blending engine is asked once the chunks are stored."""
+    steps: list[dict[str, Any]] = [{"prompt": "twice", "fill": True, "ratio": ratio}]
+    steps += [
+        {"prompt": name, "fill": True, "ratio": 1.0}
+        for name in ("permutation", "new-chunk", *REORDERED)
+    ]
+    steps += [
+        {"prompt": name, "sweep": True, "ratio": share}
+        for share in sorted({*ratios, ratio, 1.0})
+        for name in REORDERED
+    ]
+    return [*steps, {"prompt": "one-token"}]
+
+
+def layerwise_steps() -> list[dict[str, Any]]:
+    """The control: a prompt stored and sent again."""
+    return [{"prompt": "store", "store": True}, {"prompt": "twice"}]
