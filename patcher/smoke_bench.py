@@ -81,7 +81,7 @@ class Bench:
         if config is not None:
             own["LMCACHE_CONFIG_FILE"] = str(config)
         if self.harness:
-            own |= {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+            own["TORCHDYNAMO_DISABLE"] = "1"
         return {
             **kept,
             **own,

@@ -117,9 +117,13 @@ def distance(reference: Sequence[float], other: Sequence[float]) -> Distance:
 
 @dataclass(frozen=True)
 class Gap:
-    """The price of one recompute ratio over a set of prompts."""
+    """The price of one recompute ratio over a set of prompts.
+
+    ``filled``: with the zeros that LMCache leaves at separators filled in.
+    """
 
     ratio: float
+    filled: bool
     most: float
     mean: float
     divergence: float
@@ -129,6 +133,7 @@ class Gap:
         """As it stands in ``data.gaps``."""
         return {
             "ratio": self.ratio,
+            "separators_filled": self.filled,
             "max_logprob_gap": self.most,
             "mean_logprob_gap": self.mean,
             "kl": self.divergence,
@@ -192,14 +197,15 @@ class Measured:
 
     def gaps(self) -> list[Gap]:
         """What each recompute ratio costs, in the order of the ratios."""
-        ratios = sorted({float(a.get("ratio")) for a in self.blended(sweep=True)})
-        return [self._gap(ratio) for ratio in ratios]
+        asked = {(bool(a.get("fill")), float(a.get("ratio"))) for a in self.blended(sweep=True)}
+        return [self._gap(ratio, filled) for filled, ratio in sorted(asked)]
 
-    def _gap(self, ratio: float) -> Gap:
-        found = [self.off(a) for a in self.blended(sweep=True, ratio=ratio)]
+    def _gap(self, ratio: float, filled: bool) -> Gap:
+        found = [self.off(a) for a in self.blended(sweep=True, ratio=ratio, fill=filled)]
         count = len(found)
         return Gap(
             ratio,
+            filled,
             max(one.most for one in found),
             math.fsum(one.mean for one in found) / count,
             math.fsum(one.divergence for one in found) / count,
@@ -339,14 +345,15 @@ def wrong_keys(measured: Measured) -> str:
 
 def separators(measured: Measured) -> Verdict:
     """What the zeros at separators cost at ratio 1."""
-    found = measured.blended("reordered-", ratio=1.0, sweep=True)
+    found = measured.blended("reordered-", ratio=1.0, fill=False)
     most = max((measured.off(a).most for a in found), default=0.0)
     return True, most, None, f"{most:.2g} nats at ratio 1 without them filled in"
 
 
 def gap(measured: Measured) -> Verdict:
     """The price at the configured ratio."""
-    at = next((one for one in measured.gaps() if one.ratio == measured.ratio), None)
+    asked = (False, measured.ratio)
+    at = next((one for one in measured.gaps() if (one.filled, one.ratio) == asked), None)
     if at is None:
         return None, None, None, f"no request at ratio {measured.ratio:g}"
     seen = (

@@ -124,7 +124,7 @@ def work(run: Run) -> None:
         again(run, prompts)
 
 
-def start(run: Run, wanted: dict[str, Any]) -> None:
+def start(run: Run, wanted: dict[str, Any], stage: str = "start") -> None:
     """Start the engine with what this release's arguments have."""
     from dataclasses import fields
 
@@ -132,10 +132,12 @@ def start(run: Run, wanted: dict[str, Any]) -> None:
     from vllm.config import KVTransferConfig
     from vllm.engine.arg_utils import EngineArgs
 
-    run.stage("start")
+    run.stage(stage)
     known = {field.name for field in fields(EngineArgs)}
     given = {name: value for name, value in wanted.items() if name in known}
     run.result["unknown_arguments"] = sorted(set(wanted) - set(given))
+    if "kv_cache_memory_bytes" not in known:
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     if "kv_transfer_config" in given:
         given["kv_transfer_config"] = KVTransferConfig(**given["kv_transfer_config"])
     run.engine = LLM(**given)
@@ -145,11 +147,9 @@ def again(run: Run, prompts: dict[str, Any]) -> None:
     """The same without LMCache once more, with the files as they were before kvpatch."""
     import smoke_originals
 
-    run.stage("originals")
     stop(run)
     run.result["originals"] = smoke_originals.put_back(run.order["originals"])
-    start(run, run.order["engine"])
-    run.stage("originals-requests")
+    start(run, run.order["engine"], "originals")
     for name in run.order["again"]:
         serve(run, prompts[name]["tokens"], {"prompt": name, "originals": True})
 

@@ -142,11 +142,12 @@ def blend_steps(ratio: float, ratios: Sequence[float]) -> list[dict[str, Any]]:
     """What the blending engine is asked once the chunks are stored."""
     steps: list[dict[str, Any]] = [{"prompt": "twice", "fill": True, "ratio": ratio}]
     steps += [
-        {"prompt": name, "fill": True, "ratio": 1.0}
-        for name in ("permutation", "new-chunk", *REORDERED)
+        {"prompt": name, "fill": True, "ratio": 1.0} for name in ("permutation", "new-chunk")
     ]
+    # As it is, and with separators filled in: what blending costs, and what LMCache's zeros do.
     steps += [
-        {"prompt": name, "sweep": True, "ratio": share}
+        {"prompt": name, "sweep": True, "ratio": share, "fill": fill}
+        for fill in (False, True)
         for share in sorted({*ratios, ratio, 1.0})
         for name in REORDERED
     ]
