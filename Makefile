@@ -29,7 +29,7 @@ test-all: install
 	$(BIN)/python .ci/test_all.py
 
 try: install
-	$(BIN)/python -m kvpatch.trial
+	$(BIN)/kvpatch try
 
 benchmarks: install
 	$(BIN)/python benchmarks/speed.py

@@ -102,6 +102,7 @@ def diff(disk: Any, /, as_json: bool, only: Any, skip: Any, **rest: Any) -> None
 @_trust
 @click.option("--dry-run", is_flag=True, help="Do everything but write.")
 @click.option("--while-running", is_flag=True, help="Go on although vLLM is running.")
+@click.option("--smoke", is_flag=True, help="Run it, and revert unless that proves it.")
 @click.pass_obj
 def apply(
     disk: Any,
@@ -111,11 +112,14 @@ def apply(
     skip: Any,
     dry_run: bool,
     while_running: bool,
+    smoke: bool,
     **rest: Any,
 ) -> None:
     """Put the patches in: all of them or nothing."""
     from . import verbs
 
+    if smoke:
+        _finish(_proved(disk, rest, (only, skip), dry_run, while_running), as_json)
     report = verbs.apply(
         _place(rest),
         _chosen(only, skip, rest),
@@ -234,6 +238,33 @@ def smoke(disk: Any, /, as_json: bool, **rest: Any) -> None:
     place = _place({name: rest.pop(name) for name in ("python", "site", "state")})
     choice = capability.Choice(**rest)
     _finish(capability.smoke(place, choice, _disk(disk), _progress), as_json)
+
+
+def _proved(disk: Any, rest: Any, chosen: Any, dry_run: bool, while_running: bool) -> Any:
+    from . import smoke, smoke_apply
+
+    if dry_run:
+        raise click.UsageError("--smoke runs what was written, and --dry-run writes nothing")
+    choice = _chosen(*chosen, rest)
+    place, proof = _place(rest), smoke.Choice()
+    return smoke_apply.apply(
+        place, choice, proof, _disk(disk), _progress, while_running=while_running
+    )
+
+
+@cli.command("try")
+@click.option(
+    "--env",
+    type=click.Path(path_type=Path),
+    envvar="KVPATCH_STACK",
+    help="A virtual environment with both, instead of one made for it.",
+)
+@_json
+def try_it(env: Path | None, as_json: bool) -> None:
+    """Show it on the real pair: fails as released, is patched, blends, is as before again."""
+    from . import trial
+
+    _finish(trial.trial(env, _progress), as_json)
 
 
 def _progress(line: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from .fsops import Disk
 from .host import Host, Where
 from .outcome import ExitCode, KvpatchError, Report
 from .smoke_bench import Bench
-from .smoke_checks import Check, Measured, Start, judge
+from .smoke_checks import Measured, Start, judge
 from .smoke_report import report, unable
 from .trial import scratch
 

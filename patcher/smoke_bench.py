@@ -70,12 +70,12 @@ class Bench:
         )
 
     def variables(self, config: Path | None) -> dict[str, str]:
-        """The children's environment: no caller's settings, and every file in the bench's folder."""
+        """The children's environment: no caller's settings, every file in the bench's folder."""
         clean = clean_environment(self.environ)
         dropped = (*_DROPPED, *(() if self.own_model else _OF_A_MODEL))
         kept = {name: value for name, value in clean.items() if not name.startswith(dropped)}
         folder = str(self.folder)
-        own = {name: folder for name in ("TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")}
+        own = dict.fromkeys(("TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"), folder)
         if not self.own_model:
             own |= {"HOME": folder, "HF_HUB_OFFLINE": "1"}
         if config is not None:

@@ -330,7 +330,7 @@ def oracle(measured: Measured) -> Verdict:
 
 def wrong_keys(measured: Measured) -> str:
     """What the re-rotated keys of the first layer say about the reason."""
-    worst = max((float(a.get("key_error") or 0.0) for a in measured.blended("reordered-")))
+    worst = max(float(a.get("key_error") or 0.0) for a in measured.blended("reordered-"))
     if worst < SCALED_KEYS:
         return "the re-rotated keys are right, so the fault is elsewhere"
     scaled = measured.rope not in ("", "default")

@@ -15,7 +15,8 @@ import importlib.abc
 import importlib.util
 import inspect
 import sys
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 STAND_INS = {
     "attention": "A: LMCache's attention for the blender (FlashAttention) by torch's SDPA",
@@ -162,11 +163,13 @@ class Harness:
         views = self.views.get(cache.data_ptr())
         if views is None:
             raise self.fail("kv-layout", "LMCache names a KV cache that vLLM never wrote to")
-        token_major = kwargs.get("token_major", bool(args and isinstance(args[-1], bool) and args[-1]))
+        token_major = kwargs.get(
+            "token_major", bool(args and isinstance(args[-1], bool) and args[-1])
+        )
         slots = slots.to(torch.int64)
         valid = torch.nonzero(slots >= 0).flatten()
         slots = slots[valid]
-        for plane, (view, order) in enumerate(zip(views, self._order())):
+        for plane, (view, order) in enumerate(zip(views, self._order())):  # noqa: B905
             blocks = torch.div(slots, order.shape[0], rounding_mode="floor")
             where = order[slots % order.shape[0]]
             first = blocks * view.stride(0)
@@ -240,7 +243,6 @@ class Harness:
 
         module.infer_attn_backend_from_vllm = infer
 
-
     def _on_gds_backend(self, module: Any) -> None:
         backend = module.GdsBackend
         original = backend.__init__
@@ -277,7 +279,7 @@ class SdpaBackend:
     def forward_contiguous(
         self, query: Any, key: Any, value: Any, output: Any, metadata: Any, **_kwargs: Any
     ) -> Any:
-        """``query``, ``output`` ``[rows, heads, size]``, ``key``, ``value`` ``[tokens, kv, size]``."""
+        """``query``, ``output``: ``[rows, heads, size]``; others ``[tokens, kv_heads, size]``."""
         import torch
 
         groups = query.shape[1] // key.shape[1]
@@ -332,7 +334,7 @@ def _offsets(inner: Any, strides: tuple[int, ...]) -> Any:
 
     total = torch.zeros(inner.numel(), dtype=torch.int64)
     rest = inner.flatten()
-    for size, stride in zip(reversed(inner.shape), reversed(strides)):
+    for size, stride in zip(reversed(inner.shape), reversed(strides)):  # noqa: B905
         total += (rest % size) * stride
         rest = torch.div(rest, size, rounding_mode="floor")
     return total
@@ -340,7 +342,8 @@ def _offsets(inner: Any, strides: tuple[int, ...]) -> Any:
 
 def _tail(view: Any) -> int:
     """Elements between a view's last one and the end of its last block."""
-    last = sum((size - 1) * stride for size, stride in zip(view.shape[1:], view.stride()[1:]))
+    sizes, strides = view.shape[1:], view.stride()[1:]
+    last = sum((size - 1) * stride for size, stride in zip(sizes, strides))  # noqa: B905
     return view.stride(0) - last - 1
 
 
@@ -352,7 +355,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         self.call = call
         self.busy = False
 
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+    def find_spec(self, fullname: str, _path: Any, _target: Any = None) -> Any:
         """The usual spec, with a loader that calls back."""
         if fullname != self.name or self.busy:
             return None

@@ -93,7 +93,7 @@ def byte_tokenizer(*, bos: bool) -> Any:
     bytewise.train_from_iterator([], trainer)
     names = {"eos_token": "</s>"}
     if bos:
-        names["bos_token"] = "<s>"
+        names["bos_token"] = "<s>"  # noqa: S105
         start = ("<s>", bytewise.token_to_id("<s>"))
         bytewise.post_processor = processors.TemplateProcessing(
             single="<s> $A", pair="<s> $A $B", special_tokens=[start]

@@ -19,7 +19,7 @@ class Originals(importlib.abc.MetaPathFinder):
         self.sources = sources
         self.busy: set[str] = set()
 
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+    def find_spec(self, fullname: str, _path: Any, _target: Any = None) -> Any:
         """The usual spec with the original's source."""
         if fullname not in self.sources or fullname in self.busy:
             return None
@@ -34,7 +34,7 @@ class Originals(importlib.abc.MetaPathFinder):
 
         def execute(module: Any) -> None:
             code = compile(source, str(spec.origin), "exec", dont_inherit=True)
-            exec(code, module.__dict__)
+            exec(code, module.__dict__)  # noqa: S102
 
         spec.loader.exec_module = execute  # type: ignore[method-assign]
         return spec

@@ -11,11 +11,12 @@ import random
 from typing import Any
 
 CHUNKS = 4
-WORDS = (
-    "cache key value layer token chunk prefix order position rotary head query block slot page "
-    "shift blend store load ratio mask score weight sample batch queue worker engine model prompt "
-    "river stone light winter market garden letter silver window bridge summer forest island paper"
-).split()
+_TEXT = """
+cache key value layer token chunk prefix order position rotary head query block slot page shift
+blend store load ratio mask score weight sample batch queue worker engine model prompt river stone
+light winter market garden letter silver window bridge summer forest island paper
+"""
+WORDS = tuple(_TEXT.split())
 # Every chunk moves in some of them, over short and long distances.
 ORDERS = ((2, 0, 3, 1), (3, 2, 1, 0), (1, 0, 3, 2), (0, 2, 1, 3), (1, 2, 3, 0))
 STORED = (0, 1, 2, 3)

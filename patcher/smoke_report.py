@@ -74,11 +74,8 @@ def plain_start(reference: Start) -> float:
 def smoke_text(data: Mapping[str, Any], checks: Sequence[Check]) -> str:
     """The table for people."""
     width = max(len(check.name) for check in checks)
-    lines = [
-        f"vLLM {data['vllm']} (as {data['distribution']}) with LMCache {data['lmcache']}, "
-        f"on {data['device']}",
-        "",
-    ]
+    pair = f"vLLM {data['vllm']} (as {data['distribution']}) with LMCache {data['lmcache']}"
+    lines = [f"{pair}, on {data['device']}", ""]
     lines += [
         f"{_WORDS[check.ok]:2}  {check.name:{width}}  {check.seen or check.value}"
         for check in checks
@@ -88,24 +85,23 @@ def smoke_text(data: Mapping[str, Any], checks: Sequence[Check]) -> str:
         names = ("runner", "graph_mode", "attention", "kv_shape", "executor", "dtype")
         lines += ["", *(f"{name:{width}}  {engine.get(name)}" for name in names)]
     if data["gaps"]:
-        lines += ["", "recompute ratio  largest gap  mean gap     KL  same first token"]
-        lines += [
-            f"{gap['ratio']:15g}  {gap['max_logprob_gap']:11.3g}  {gap['mean_logprob_gap']:8.3g}  "
-            f"{gap['kl']:5.3g}  {gap['top1_agreement']:16.0%}"
-            for gap in data["gaps"]
-        ]
+        lines += ["", "ratio  separators  largest gap  mean gap      KL  same first token"]
+        lines += map(_gap_line, data["gaps"])
         lines.append("(nats against no cache; the ratio was changed on the running blender)")
     if data["stand_ins"]:
         lines += ["", "stood in for, so not proved here:"]
         lines += [f"  {stand_in}" for stand_in in data["stand_ins"]]
-    lines += [
-        "",
-        f"{data['starts']} engine starts in {data['wall_s']:g} s, "
-        f"{data['wall_in_plain_starts']} times a plain start of {data['plain_start_s']:g} s",
-    ]
+    plain = f"{data['wall_in_plain_starts']} times a plain start of {data['plain_start_s']:g} s"
+    lines += ["", f"{data['starts']} engine starts in {data['wall_s']:g} s, {plain}"]
     failed = sum(check.ok is False for check in checks)
     lines.append(f"{failed} checks failed" if failed else "every check that was made holds")
     return "\n".join(lines)
+
+
+def _gap_line(gap: Mapping[str, Any]) -> str:
+    separators = "filled in" if gap["separators_filled"] else "as is"
+    numbers = f"{gap['max_logprob_gap']:11.3g}  {gap['mean_logprob_gap']:8.3g}  {gap['kl']:6.3g}"
+    return f"{gap['ratio']:5g}  {separators:10}  {numbers}  {gap['top1_agreement']:16.0%}"
 
 
 # (pattern in an error or the output, code, message, hint); the first that fits.
@@ -114,7 +110,7 @@ _UNABLE = (
      "install the pair there as its releases ask, then smoke again"),
     (r"Address already in use|EADDRINUSE", "port-in-use", "a port the engine needs is in use",
      "end what holds it, or wait for it to go"),
-    (r"/dev/shm|shared memory", "shared-memory", "the engine found no shared memory to use",
+    (r"/dev/shm|shared memory", "shared-memory", "the engine found no shared memory to use",  # noqa: S108
      "give the container a larger --shm-size, or free /dev/shm"),
     (r"MemoryError|out of memory|can't allocate memory|OutOfMemory|No available memory for the",
      "out-of-memory", "there was not enough memory for the engine",

@@ -1,4 +1,4 @@
-"""What a smoke sends to its engines: LMCache's configuration, vLLM's arguments, and the requests."""
+"""What a smoke sends to its engines: LMCache's configuration, vLLM's arguments, requests."""
 
 from __future__ import annotations
 
@@ -141,9 +141,7 @@ def store_steps() -> list[dict[str, Any]]:
 def blend_steps(ratio: float, ratios: Sequence[float]) -> list[dict[str, Any]]:
     """What the blending engine is asked once the chunks are stored."""
     steps: list[dict[str, Any]] = [{"prompt": "twice", "fill": True, "ratio": ratio}]
-    steps += [
-        {"prompt": name, "fill": True, "ratio": 1.0} for name in ("permutation", "new-chunk")
-    ]
+    steps += [{"prompt": name, "fill": True, "ratio": 1.0} for name in ("permutation", "new-chunk")]
     # As it is, and with separators filled in: what blending costs, and what LMCache's zeros do.
     steps += [
         {"prompt": name, "sweep": True, "ratio": share, "fill": fill}

@@ -10,16 +10,29 @@ from __future__ import annotations
 
 import importlib
 import time
-from typing import Any, Callable, Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 SHIFT = 3
-FAULTS = ("registration", "blender", "positions", "zero", "store", "lookup", "hang", "kill", "memory")
+FAULTS = (
+    "registration",
+    "blender",
+    "positions",
+    "zero",
+    "store",
+    "lookup",
+    "hang",
+    "kill",
+    "memory",
+)
 
 
 class Witness:
     """What was seen of one engine; ``now`` is about the request that runs."""
 
-    def __init__(self, fault: str, after_import: Callable[[str, Callable[[Any], None]], None]) -> None:
+    def __init__(
+        self, fault: str, after_import: Callable[[str, Callable[[Any], None]], None]
+    ) -> None:
         self.fault = fault
         self.events: list[str] = []
         self.now: dict[str, Any] = {}
@@ -117,7 +130,7 @@ class Witness:
     def _before_check(self, layer_id: int, key: Any, value: Any) -> None:
         """In a layer before the check layer: the keys as loaded against those just computed.
 
-        LMCache leaves zeros for the separators there; ``fill_separators`` puts in what was computed.
+        LMCache leaves zeros for separators there; ``fill_separators`` puts in what was computed.
         """
         import torch
 

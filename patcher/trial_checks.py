@@ -132,6 +132,16 @@ def located(envelope: Mapping[str, Any], vllm: str, lmcache: str) -> list[Check]
     ]
 
 
+def blends(envelope: Mapping[str, Any], exit_code: int | None) -> list[Check]:
+    """What ``kvpatch smoke`` judged, a check each; what it did not check is left out."""
+    found = [
+        Check(f"{one['name']}: {one['seen'] or one['value']}", one["ok"], str(one["means"]))
+        for one in envelope.get("data", {}).get("checks", ())
+        if one["ok"] is not None
+    ]
+    return [*found, *answered("smoke", envelope, exit_code)]
+
+
 def patched(envelope: Mapping[str, Any]) -> list[Check]:
     """Status after apply: the registration is in place and can be taken back."""
     data = envelope.get("data", {})
