@@ -245,7 +245,7 @@ def _proved(disk: Any, rest: Any, chosen: Any, dry_run: bool, while_running: boo
 
     if dry_run:
         raise click.UsageError("--smoke runs what was written, and --dry-run writes nothing")
-    choice = _chosen(*chosen, rest)
+    choice = _chosen(chosen[0], chosen[1], rest)
     place, proof = _place(rest), smoke.Choice()
     return smoke_apply.apply(
         place, choice, proof, _disk(disk), _progress, while_running=while_running

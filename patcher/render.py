@@ -242,7 +242,7 @@ def _launch(template: Mapping[str, Any], pair: Pair, output: str | None) -> list
     if output is None or not output.isprintable():
         output = "/path/to/this/file.yaml"
     quoted = shlex.quote(output) if output.isascii() else f"$'{_escaped(output)}'"
-    transfer = dict(_connector(template, pair))
+    transfer: dict[str, Any] = dict(_connector(template, pair))
     transfer["kv_role"] = "kv_both"
     piecewise = pair.vllm is not None and pair.vllm >= _BARE_SETTING
     if piecewise:

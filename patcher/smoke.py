@@ -210,7 +210,11 @@ def _measure(
 
     first = order(False, wanted.reference_steps(), **_originals_order(pair, folder))
     if tiny:
-        spec = {"arch": choice.arch, "rope": choice.rope, "tokenizer": choice.tokenizer}
+        spec: dict[str, Any] = {
+            "arch": choice.arch,
+            "rope": choice.rope,
+            "tokenizer": choice.tokenizer,
+        }
         spec |= {"dtype": first["engine"]["dtype"], "seed": wanted.SEED}
         first["make"] = {"folder": model, "spec": spec}
     nothing = Start("none", None, 0.0)

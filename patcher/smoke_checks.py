@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -300,7 +301,17 @@ def stored(measured: Measured) -> Verdict:
     known = [int(a.get("known") or 0) for a in start.answers if a.prompt == "store"]
     wanted = start.length("store")
     got = max(known, default=0)
-    return got >= wanted > 0, got, wanted, f"{got} of {wanted} tokens are known"
+    ok = got >= wanted > 0
+    seen = f"{got} of {wanted} tokens are known"
+    return ok, got, wanted, seen if ok else f"{seen}; {broken_cache(start)}"
+
+
+def broken_cache(start: Start) -> str:
+    """Why LMCache holds nothing, as far as its log says: it lets vLLM run on without a cache."""
+    if "marked as init failed" in start.output:
+        said = re.findall(r"^(\w+(?:Error|Exception): .*)$", start.output, re.MULTILINE)
+        return f"LMCache could not start: {said[0] if said else 'see its log'}"
+    return "LMCache says nothing of it" if start.done else failure(start)
 
 
 def hit(measured: Measured) -> Verdict:

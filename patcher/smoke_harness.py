@@ -225,7 +225,7 @@ class Harness:
         module.CreateGPUConnector = as_on_cuda
         manager = sys.modules.get("lmcache.v1.manager")
         if manager is not None and getattr(manager, "CreateGPUConnector", None) is create:
-            manager.CreateGPUConnector = as_on_cuda
+            vars(manager)["CreateGPUConnector"] = as_on_cuda
 
     def _on_gpu_connectors(self, module: Any) -> None:
         """The check of the KV shape belongs to the transfer that is stood in for."""
@@ -257,11 +257,11 @@ class Harness:
         backend.__init__ = as_for_cuda
 
     def _stand_in_for_cufile(self) -> None:
-        if importlib.util.find_spec("cufile") is None:
-            import smoke_cufile
+        # Where the real one is there too: on a CPU its driver has no GPU to work for.
+        import smoke_cufile
 
-            smoke_cufile.install()
-            self.used.add("cufile")
+        smoke_cufile.install()
+        self.used.add("cufile")
 
 
 class SdpaBackend:

@@ -54,7 +54,7 @@ def build(tokenizer: Any, separator: str, least: int, seed: int) -> dict[str, di
         return [chunks[index] for index in order]
 
     whole = len(start) + sum(map(len, chunks))
-    prompts = {
+    prompts: dict[str, dict[str, Any]] = {
         "store": {"tokens": joined(*picked(STORED), question), "cached": 0},
         "twice": {"tokens": joined(*picked(STORED), question), "cached": whole + len(question)},
         "permutation": {"tokens": joined(*picked(ORDERS[0])), "cached": whole},

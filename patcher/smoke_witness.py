@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 SHIFT = 3
@@ -177,9 +177,9 @@ class Witness:
         load = connector.batched_to_gpu
         check = max(self.blender.common_metadata.check_layers)
 
-        def batched_to_gpu(starts: Any, ends: Any, **kwargs: Any) -> Iterator[Any]:
+        def batched_to_gpu(starts: Any, ends: Any, **kwargs: Any) -> Generator[Any, Any, None]:
             steps = load(starts, ends, **kwargs)
-            objects = yield next(steps)
+            objects: Any = yield next(steps)
             layer = 0
             while True:
                 if layer > check and objects is not None and len(objects) > 2:

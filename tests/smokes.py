@@ -1,0 +1,83 @@
+"""Measurements as the children of a smoke write them, made up, with one thing wrong at a time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from kvpatch.smoke_checks import Answer, Measured, Start
+from kvpatch.smoke_settings import REORDERED, blend_steps, layerwise_steps, reference_steps
+
+COLD = tuple(math.log(share) for share in (0.5, 0.25, 0.125, 0.125))
+ROUNDING = 1e-5
+PROMPTS: dict[str, dict[str, int]] = {
+    "store": {"length": 130, "cached": 0},
+    "twice": {"length": 130, "cached": 120},
+    "permutation": {"length": 120, "cached": 100},
+    "new-chunk": {"length": 120, "cached": 50},
+    "one-token": {"length": 1, "cached": 0},
+    **{name: {"length": 130, "cached": 100} for name in REORDERED},
+}
+EVENTS = ["registered", "connector:worker", "blender", "connector:scheduler"]
+
+
+def moved(by: float) -> tuple[float, ...]:
+    """A distribution whose first log-prob is off by that much."""
+    return (COLD[0] + by, *COLD[1:])
+
+
+def start(role: str, answers: list[Answer] | None = None, **change: Any) -> Start:
+    """A start that did all that was ordered, but for the change."""
+    result = {
+        "stage": "done",
+        "stages": {"import": 4.0, "start": 8.0, "requests": 10.0, "done": 12.0},
+        "events": EVENTS if role == "blend" else [],
+        "prompts": PROMPTS,
+        "engine": {"layers": 2, "runner": "Runner", "kv_shape": [1, 2]},
+        **change.pop("result", {}),
+    }
+    return Start(role, change.pop("code", 0), 12.0, result, tuple(answers or ()), **change)
+
+
+def reference(originals: float | None = 0.0) -> Start:
+    """Cold runs; the shaken ones are off by :data:`ROUNDING`."""
+    found = [
+        Answer(one["prompt"], moved(ROUNDING if one.get("jitter") else 0.0), one)
+        for one in reference_steps()
+    ]
+    if originals is not None:
+        found += [Answer(name, moved(originals), {"originals": True}) for name in REORDERED]
+    return start("reference", found)
+
+
+def blended(change: Any = None) -> list[Answer]:
+    """What a blending engine that is right answers; ``change(step, facts)`` spoils some."""
+    found = []
+    for step in [{"prompt": "store", "store": True}, *blend_steps(0.15, (0.0, 1.0))]:
+        cached = PROMPTS[step["prompt"]]["cached"]
+        facts = {**step, "retrieved": cached, "layers": [0, 1] if cached else [], "key_error": 1e-7}
+        if step["prompt"] == "store":
+            facts["known"] = 130
+        off = 0.0 if step.get("fill") or not step.get("sweep") else 0.3
+        if change is not None:
+            off = change(facts) or off
+        found.append(Answer(step["prompt"], moved(off), facts))
+    return found
+
+
+def measured(change: Any = None, **parts: Any) -> Measured:
+    """Everything right, but for what ``change`` spoils and the parts given."""
+    again = [
+        Answer(one["prompt"], COLD, {**one, "retrieved": 128 if one["prompt"] == "twice" else 0})
+        for one in layerwise_steps()
+    ]
+    given = {
+        "reference": reference(),
+        "blend": start("blend", blended(change)),
+        "layerwise": start("layerwise", again),
+        "ratio": 0.15,
+        "chunk_size": 64,
+        "journal": True,
+        **parts,
+    }
+    return Measured(**given)

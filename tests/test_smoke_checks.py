@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kvpatch.smoke_checks import SAFETY, Answer, Measured, distance, failure, judge, wrong_keys
+from smokes import COLD, EVENTS, ROUNDING, blended, measured, moved, reference, start
+
+
+def _failed(found: Measured) -> list[str]:
+    return [check.name for check in judge(found) if check.ok is False]
+
+
+def _check(found: Measured, name: str) -> Any:
+    return next(check for check in judge(found) if check.name == name)
+
+
+def test_a_distribution_is_no_distance_from_itself() -> None:
+    same = distance(COLD, COLD)
+    assert (same.most, same.mean, same.divergence, same.same_first) == (0.0, 0.0, 0.0, True)
+
+
+def test_the_distance_is_over_the_whole_vocabulary() -> None:
+    swapped = (COLD[1], COLD[0], *COLD[2:])
+    found = distance(COLD, swapped)
+    assert found.most == pytest.approx(math.log(2))
+    assert found.mean == pytest.approx(math.log(2) / 2)
+    assert found.divergence == pytest.approx(0.25 * math.log(2))
+    assert not found.same_first
+
+
+def test_distributions_of_two_vocabularies_are_not_compared() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        distance(COLD, COLD[:-1])
+
+
+def test_a_pair_that_blends_rightly_passes_every_check_that_was_made() -> None:
+    found = judge(measured())
+    assert [check.name for check in found if check.ok is not True] == ["gds"]
+
+
+def test_the_tolerance_is_what_rounding_was_seen_to_do_times_a_margin() -> None:
+    assert measured().tolerance == pytest.approx(SAFETY * ROUNDING)
+
+
+def _where(name: str, **change: Any) -> Callable[[dict[str, Any]], float]:
+    def spoil(facts: dict[str, Any]) -> float:
+        if facts["prompt"].startswith(name):
+            facts.update({key: value for key, value in change.items() if key != "off"})
+            return float(change.get("off", 0.0))
+        return 0.0
+
+    return spoil
+
+
+def _at_ratio_one(facts: dict[str, Any]) -> float:
+    reordered = facts["prompt"].startswith("reordered-")
+    return 0.5 if reordered and facts.get("ratio") == 1.0 else 0.0
+
+
+FAULTS: dict[str, Callable[[], Measured]] = {
+    "registered": lambda: measured(blend=start("blend", code=1, result={"events": EVENTS[1:2]})),
+    "starts": lambda: measured(
+        blend=start("blend", code=1, result={"events": EVENTS[:2], "stages": {}, "stage": "start"})
+    ),
+    "blender": lambda: measured(blend=start("blend", blended(), result={"events": EVENTS[:2]})),
+    "answers": lambda: measured(
+        blend=start("blend", blended()[:2], code=None, result={"stage": "requests"})
+    ),
+    "stored": lambda: measured(_where("store", known=64)),
+    "hit": lambda: measured(_where("reordered-2", retrieved=50)),
+    "layers": lambda: measured(_where("reordered-2", layers=[0])),
+    "oracle": lambda: measured(_at_ratio_one),
+    "twice": lambda: measured(_where("twice", off=0.5)),
+    "permutation": lambda: measured(_where("permutation", off=0.5)),
+    "new-chunk": lambda: measured(_where("new-chunk", retrieved=20)),
+    "one-token": lambda: measured(_where("one-token", off=0.5)),
+    "layerwise": lambda: measured(layerwise=start("layerwise", code=1)),
+    "untouched": lambda: measured(reference=reference(originals=1e-9)),
+    "gds": lambda: measured(_where("reordered-", retrieved=0), gds=True),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in FAULTS if name != "gds"])
+def test_a_fault_makes_exactly_its_check_fail(name: str) -> None:
+    assert _failed(FAULTS[name]()) == [name]
+
+
+def test_nothing_from_files_is_a_miss_and_no_gds() -> None:
+    assert _failed(FAULTS["gds"]()) == ["hit", "gds"]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_every_failure_says_what_it_means(name: str) -> None:
+    assert len(_check(FAULTS[name](), name).means) > 20
+
+
+def test_what_needs_a_failed_check_is_not_checked_and_says_because_of_which() -> None:
+    check = _check(FAULTS["registered"](), "oracle")
+    assert (check.ok, check.seen) == (None, "not checked, because of layers")
+
+
+def test_a_difference_within_rounding_is_none() -> None:
+    assert _failed(measured(_where("twice", off=3 * ROUNDING))) == []
+    assert _failed(measured(_where("twice", off=5 * ROUNDING))) == ["twice"]
+
+
+def test_the_oracle_names_scaled_rope_where_the_rotated_keys_are_wrong() -> None:
+    def spoil(facts: dict[str, Any]) -> float:
+        facts["key_error"] = 1.8
+        return _at_ratio_one(facts)
+
+    seen = _check(measured(spoil, rope="llama3"), "oracle").seen
+    assert "scaled rope" in seen
+    assert "'llama3'" in seen
+
+
+def test_wrong_keys_of_a_plain_rope_are_not_laid_on_scaling() -> None:
+    found = measured(_where("reordered-", key_error=0.4))
+    assert "scaled" not in wrong_keys(found)
+    assert "wrong positions" in wrong_keys(found)
+
+
+def test_right_keys_are_not_blamed() -> None:
+    assert "right" in wrong_keys(measured())
+
+
+def test_the_gap_is_that_of_the_configured_ratio_as_lmcache_is() -> None:
+    value = _check(measured(), "gap").value
+    assert value["ratio"] == 0.15
+    assert value["separators_filled"] is False
+    assert value["max_logprob_gap"] == pytest.approx(0.3)
+
+
+def test_zeros_at_separators_are_reported_and_not_judged() -> None:
+    check = _check(measured(), "separators")
+    assert (check.ok, check.limit) == (True, None)
+    assert check.value == pytest.approx(0.3)
+
+
+def test_without_a_journal_the_originals_are_not_checked() -> None:
+    check = _check(measured(journal=False, reference=reference(originals=None)), "untouched")
+    assert check.ok is None
+    assert "no journal" in check.seen
+
+
+def test_a_journal_without_answers_of_the_originals_is_not_checked_either() -> None:
+    assert _check(measured(reference=reference(originals=None)), "untouched").ok is None
+
+
+def test_the_gaps_come_by_ratio_and_by_separators() -> None:
+    found = [(gap.filled, gap.ratio) for gap in measured().gaps()]
+    assert found == [(filled, r) for filled in (False, True) for r in (0.0, 0.15, 1.0)]
+
+
+def test_an_answer_that_was_never_asked_cold_is_an_error() -> None:
+    with pytest.raises(LookupError, match="else"):
+        measured().off(Answer("else", moved(0.0)))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"code": None, "result": {"stage": "requests"}}, "hung at stage requests"),
+        ({"code": -9, "result": {"stage": "start"}}, "killed by signal 9"),
+        ({"code": 3, "result": {"stage": "start"}}, "ended with 3"),
+        (
+            {"code": 1, "result": {"error": {"type": "ValueError", "text": "\nno\nmore"}}},
+            "ValueError: no",
+        ),
+    ],
+)
+def test_a_start_that_went_wrong_says_how(change: dict[str, Any], words: str) -> None:
+    assert words in failure(start("blend", **change))
+
+
+def test_a_cache_that_could_not_start_is_the_reason_for_nothing_stored() -> None:
+    output = "LMCache ERROR: LMCacheEngine marked as init failed: ...\nOSError: no libcufile\n"
+    answers = [a for a in blended(_where("store", known=0))]
+    found = measured(blend=start("blend", answers, output=output))
+    assert "OSError: no libcufile" in _check(found, "stored").seen
