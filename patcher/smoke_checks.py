@@ -449,7 +449,9 @@ def failure(start: Start) -> str:
     error = start.result.get("error")
     if error:
         lines = [line.strip() for line in str(error["text"]).splitlines() if line.strip()]
-        return f"{error['type']}: {(lines or ['no words'])[0]} (at stage {stage})"
+        where = f" in {error['where']}" if error.get("where") else ""
+        words = f": {lines[0]}" if lines else ""
+        return f"{error['type']}{where}{words} (at stage {stage})"
     if start.code is None:
         return f"it hung at stage {stage} and was ended after {start.seconds:.0f} s"
     if start.code < 0:

@@ -69,7 +69,12 @@ def main(path: str) -> int:
         run.stage("done")
     except BaseException as error:
         traceback.print_exc()
-        run.result["error"] = {"type": type(error).__name__, "text": str(error)[:4000]}
+        frames = traceback.extract_tb(error.__traceback__)
+        run.result["error"] = {
+            "type": type(error).__name__,
+            "text": str(error)[:4000],
+            "where": f"{frames[-1].name} ({Path(frames[-1].filename).name})" if frames else "",
+        }
         run.save()
         return 1
     finally:

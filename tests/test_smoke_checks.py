@@ -170,6 +170,10 @@ def test_an_answer_that_was_never_asked_cold_is_an_error() -> None:
             {"code": 1, "result": {"error": {"type": "ValueError", "text": "\nno\nmore"}}},
             "ValueError: no",
         ),
+        (
+            {"code": 1, "result": {"error": {"type": "KeyError", "text": "", "where": "get"}}},
+            "KeyError in get (at stage done)",
+        ),
     ],
 )
 def test_a_start_that_went_wrong_says_how(change: dict[str, Any], words: str) -> None:
@@ -178,6 +182,5 @@ def test_a_start_that_went_wrong_says_how(change: dict[str, Any], words: str) ->
 
 def test_a_cache_that_could_not_start_is_the_reason_for_nothing_stored() -> None:
     output = "LMCache ERROR: LMCacheEngine marked as init failed: ...\nOSError: no libcufile\n"
-    answers = [a for a in blended(_where("store", known=0))]
-    found = measured(blend=start("blend", answers, output=output))
+    found = measured(blend=start("blend", blended(_where("store", known=0)), output=output))
     assert "OSError: no libcufile" in _check(found, "stored").seen

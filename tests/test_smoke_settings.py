@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kvpatch import smoke_settings as wanted
+from kvpatch.outcome import ExitCode, KvpatchError
+
+
+def _all(_name: str) -> bool:
+    return True
+
+
+def test_the_basic_configuration_blends() -> None:
+    found = wanted.settings(wanted.basic(_all, gds_path=None))
+    assert (found.ratio, found.separator, found.gds) == (0.15, " # # ", False)
+    assert found.values["blend_check_layers"] == [1]
+
+
+def test_an_older_lmcache_gets_its_own_keys_and_no_others() -> None:
+    known = {"chunk_size", "enable_blending", "use_layerwise", "blend_recompute_ratio"}
+    values = wanted.basic(known.__contains__, gds_path=None)
+    assert set(values) == known
+    assert values["blend_recompute_ratio"] == 0.15
+
+
+def test_with_gds_nothing_is_kept_in_the_memory_of_the_host(tmp_path: Path) -> None:
+    values = wanted.basic(_all, gds_path=tmp_path)
+    assert values["local_cpu"] is False
+    assert values["retrieve_locations"] == ["GdsBackend"]
+    assert wanted.settings(values).gds
+
+
+def test_prompts_are_longer_than_a_chunk_and_the_shortest_blend() -> None:
+    values = {**wanted.basic(_all, gds_path=None), "chunk_size": 256, "blend_min_tokens": 1000}
+    assert wanted.settings(values).least > 1000
+
+
+@pytest.mark.parametrize("name", ["enable_blending", "use_layerwise"])
+def test_a_configuration_that_does_not_blend_is_refused(name: str) -> None:
+    values = {**wanted.basic(_all, gds_path=None), name: "yes"}
+    with pytest.raises(KvpatchError) as caught:
+        wanted.settings(values)
+    assert (caught.value.code, caught.value.exit_code) == ("no-blending", ExitCode.USAGE)
+    assert "'yes'" in caught.value.message
+
+
+@pytest.mark.parametrize("content", [b"- a\n- b\n", b"a: [", b"\xff\xfe\x00", b""])
+def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "lmcache.yaml"
+    path.write_bytes(content)
+    with pytest.raises(KvpatchError) as caught:
+        wanted.read_config(path)
+    assert (caught.value.code, caught.value.exit_code) == ("bad-config", ExitCode.USAGE)
+    assert "\n" not in caught.value.message
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(KvpatchError, match="No such file"):
+        wanted.read_config(tmp_path / "none.yaml")
+
+
+def test_starts_differ_by_their_connector_alone() -> None:
+    with_it: dict[str, Any] = wanted.engine("m", tiny=True, cpu=True, connector={"a": 1})
+    without = wanted.engine("m", tiny=True, cpu=True, connector=None)
+    assert with_it.pop("kv_transfer_config") == {"a": 1}
+    assert with_it == without
+    assert without["dtype"] == "float32"
+
+
+def test_a_users_model_keeps_its_own_length_and_a_gpu_its_dtype() -> None:
+    found = wanted.engine("m", tiny=False, cpu=False, connector=None)
+    assert "max_model_len" not in found
+    assert found["dtype"] == "bfloat16"
+
+
+def test_every_prompt_that_is_blended_was_asked_without_cache_too() -> None:
+    cold = {one["prompt"] for one in wanted.reference_steps() if "jitter" not in one}
+    steps = wanted.store_steps() + wanted.blend_steps(0.15, (0.0,)) + wanted.layerwise_steps()
+    assert {one["prompt"] for one in steps} - {"twice"} <= cold
+
+
+def test_only_what_is_to_be_stored_is_stored() -> None:
+    steps = wanted.blend_steps(0.15, wanted.SWEEP)
+    assert not any(step.get("store") for step in steps)
+
+
+def test_the_sweep_holds_the_configured_ratio_and_one() -> None:
+    asked = {step["ratio"] for step in wanted.blend_steps(0.2, (0.5,)) if step.get("sweep")}
+    assert asked == {0.2, 0.5, 1.0}
