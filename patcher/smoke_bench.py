@@ -82,6 +82,9 @@ class Bench:
             own["LMCACHE_CONFIG_FILE"] = str(config)
         if self.harness:
             own["TORCHDYNAMO_DISABLE"] = "1"
+        if self.harness and not self.own_model:
+            # Threads that wait for each other cost more than so small a model is worth.
+            own |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
         return {
             **kept,
             **own,

@@ -11,6 +11,8 @@ from typing import Any
 # Rounding is told apart from error by what rounding was seen to do, times this.
 SAFETY = 4.0
 SCALED_KEYS = 1e-2
+# What blending costs is for whoever pays it to judge.
+REPORTED = ("separators", "gap")
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,21 @@ class Check:
     means: str
     seen: str = ""
 
+    @property
+    def verdict(self) -> str:
+        """``ok``, ``NO``, ``reported`` (and not judged) or ``not run``."""
+        if self.ok is None:
+            return "not run"
+        if not self.ok:
+            return "NO"
+        return "reported" if self.name in REPORTED else "ok"
+
     def data(self) -> Mapping[str, object]:
         """As it stands in ``data.checks``."""
         return {
             "name": self.name,
             "ok": self.ok,
+            "verdict": self.verdict,
             "value": self.value,
             "limit": self.limit,
             "means": self.means,
@@ -280,19 +292,22 @@ def registered(measured: Measured) -> Verdict:
 def starts(measured: Measured) -> Verdict:
     """Whether the blending engine came up."""
     up = measured.blend.up
-    return up, up, True, "" if up else failure(measured.blend)
+    seconds = measured.blend.result.get("stages", {}).get("requests")
+    return up, up, True, f"up after {seconds:.0f} s" if up else failure(measured.blend)
 
 
 def blender(measured: Measured) -> Verdict:
     """Whether a blender was made."""
     made = "blender" in measured.blend.events
-    return made, made, True, ""
+    return made, made, True, "LMCache made its blender" if made else "LMCache made none"
 
 
 def answers(measured: Measured) -> Verdict:
     """Whether every request was answered."""
     done = measured.blend.done
-    return done, len(measured.blend.answers), None, "" if done else failure(measured.blend)
+    count = len(measured.blend.answers)
+    seen = f"{count} requests" if done else f"{count} requests, then {failure(measured.blend)}"
+    return done, count, None, seen
 
 
 def stored(measured: Measured) -> Verdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 
 from .outcome import ExitCode, KvpatchError
 
-_WORDS = {True: ("ok", "holds"), False: ("no", "fails"), None: ("none", "not checked")}
+_KINDS = {"ok": "ok", "NO": "no", "not run": "none", "reported": "none"}
 _WIDTH, _HEIGHT = 640, 340
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 18, 16, 52
+_STEPS = 4
+_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 18, 16, 56
 _LINES = (
     (False, "as", "as LMCache is"),
     (True, "filled", "with separators filled in"),
@@ -35,7 +37,8 @@ p { margin: .25rem 0; max-width: 46rem; }
 .soft { color: var(--soft); }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .4rem .6rem .4rem 0;
-  border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
+  border-bottom: 1px solid var(--line); }
+td { overflow-wrap: anywhere; } .gaps td { overflow-wrap: normal; }
 th { font-weight: 600; }
 th.name, td.number { white-space: nowrap; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
@@ -51,7 +54,7 @@ svg polyline { fill: none; stroke-width: 2; } svg circle { stroke-width: 2; fill
 .key .as i { border-color: var(--as); } .key .filled i { border-color: var(--filled); }
 @media (max-width: 40rem) { .checks tr { display: block; border-bottom: 1px solid var(--line);
   padding: .4rem 0; } .checks th, .checks td { display: block; border: 0; padding: 0; }
-  .checks thead { display: none; } .gaps { font-size: .85rem; } svg text { font-size: 20px; } }
+  .checks thead { display: none; } .gaps { font-size: .8rem; } svg text { font-size: 22px; } }
 """
 
 
@@ -107,7 +110,8 @@ def _model(data: Mapping[str, Any]) -> str:
 def _checks(checks: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for check in checks:
-        kind, word = _WORDS[check["ok"]]
+        word = check["verdict"]
+        kind = _KINDS[word]
         seen = escape(str(check["seen"] or ""))
         means = f"<br><span class=soft>{escape(check['means'])}</span>" if kind == "no" else ""
         rows.append(
@@ -135,7 +139,8 @@ def _prices(data: Mapping[str, Any]) -> list[str]:
 
 def plot(gaps: Sequence[Mapping[str, Any]]) -> str:
     """The mean gap (nats) against the recompute ratio, as SVG."""
-    top = _round_up(max(gap["mean_logprob_gap"] for gap in gaps))
+    step = _step(max(gap["mean_logprob_gap"] for gap in gaps))
+    top = _STEPS * step
     right, floor = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
 
     def at(gap: Mapping[str, Any]) -> tuple[float, float]:
@@ -144,20 +149,20 @@ def plot(gaps: Sequence[Mapping[str, Any]]) -> str:
         return round(x, 1), round(floor - share * (floor - _TOP), 1)
 
     drawn = []
-    for step in range(5):
-        share = step / 4
+    for number in range(_STEPS + 1):
+        share = number / _STEPS
         y = round(floor - share * (floor - _TOP), 1)
         x = round(_LEFT + share * (right - _LEFT), 1)
         drawn += [
             f"<line class=axis x1={_LEFT} x2={right} y1={y} y2={y} />",
-            f"<text x={_LEFT - 8} y={y + 4} text-anchor=end>{share * top:.3g}</text>",
+            f"<text x={_LEFT - 8} y={y + 5} text-anchor=end>{number * step:.4g}</text>",
             f"<text x={x} y={floor + 22} text-anchor=middle>{share:g}</text>",
         ]
     middle, half = (_LEFT + right) / 2, (_TOP + floor) / 2
-    turned = f'transform="rotate(-90 16 {half})"'
+    turned = f'transform="rotate(-90 18 {half})"'
     drawn += [
         f"<text x={middle} y={_HEIGHT - 6} text-anchor=middle>recompute ratio</text>",
-        f"<text x=16 y={half} text-anchor=middle {turned}>nats</text>",
+        f"<text x=18 y={half} text-anchor=middle {turned}>nats</text>",
     ]
     for filled, name, words in _LINES:
         line = [gap for gap in gaps if gap["separators_filled"] is filled]
@@ -174,16 +179,18 @@ def plot(gaps: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _round_up(most: float) -> float:
-    """A little more than the largest, so that the line stays in the frame; never 0."""
-    return most * 1.05 if most > 0 else 1.0
+def _step(most: float) -> float:
+    """A round step of which :data:`_STEPS` reach over the largest value; never 0."""
+    least = most / _STEPS if most > 0 else 1.0
+    power = 10.0 ** math.floor(math.log10(least))
+    return power * next(one for one in (1.0, 2.0, 2.5, 5.0, 10.0) if power * one >= least)
 
 
 def _table(gaps: Sequence[Mapping[str, Any]]) -> str:
     heads = ("ratio", "separators", "largest", "mean", "KL", "same first")
     rows = "".join(
         f"<tr><td class=number>{gap['ratio']:g}<td>"
-        f"{'filled in' if gap['separators_filled'] else 'as LMCache is'}"
+        f"{'filled' if gap['separators_filled'] else 'as is'}"
         f"<td class=number>{gap['max_logprob_gap']:.3g}<td class=number>"
         f"{gap['mean_logprob_gap']:.3g}<td class=number>{gap['kl']:.3g}"
         f"<td class=number>{gap['top1_agreement']:.0%}</tr>"

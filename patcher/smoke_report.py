@@ -10,8 +10,6 @@ from typing import Any
 from .outcome import ExitCode, KvpatchError, Report
 from .smoke_checks import Check, Measured, Start, failure
 
-_WORDS = {True: "ok", False: "NO", None: "-"}
-
 
 def report(
     pair: Mapping[str, Any],
@@ -77,13 +75,12 @@ def smoke_text(data: Mapping[str, Any], checks: Sequence[Check]) -> str:
     pair = f"vLLM {data['vllm']} (as {data['distribution']}) with LMCache {data['lmcache']}"
     lines = [f"{pair}, on {data['device']}", ""]
     lines += [
-        f"{_WORDS[check.ok]:2}  {check.name:{width}}  {check.seen or check.value}"
-        for check in checks
+        f"{check.verdict:8}  {check.name:{width}}  {check.seen or check.value}" for check in checks
     ]
     engine = data["engine"]
     if engine:
         names = ("runner", "graph_mode", "attention", "kv_shape", "executor", "dtype")
-        lines += ["", *(f"{name:{width}}  {engine.get(name)}" for name in names)]
+        lines += ["", *(f"{name:21}  {engine.get(name)}" for name in names)]
     if data["gaps"]:
         lines += ["", "ratio  separators  largest gap  mean gap      KL  same first token"]
         lines += map(_gap_line, data["gaps"])

@@ -184,3 +184,10 @@ def test_a_cache_that_could_not_start_is_the_reason_for_nothing_stored() -> None
     output = "LMCache ERROR: LMCacheEngine marked as init failed: ...\nOSError: no libcufile\n"
     found = measured(blend=start("blend", blended(_where("store", known=0)), output=output))
     assert "OSError: no libcufile" in _check(found, "stored").seen
+
+
+def test_what_is_reported_and_not_judged_is_not_called_ok() -> None:
+    found = {check.name: check.verdict for check in judge(measured())}
+    assert (found["gap"], found["separators"]) == ("reported", "reported")
+    assert (found["oracle"], found["gds"]) == ("ok", "not run")
+    assert _check(FAULTS["oracle"](), "oracle").verdict == "NO"

@@ -68,7 +68,8 @@ def test_a_page_without_prices_has_no_plot() -> None:
 
 def test_a_failed_check_says_on_the_page_what_it_means() -> None:
     data = _data()
-    data["checks"][0] = {**data["checks"][0], "ok": False, "means": "it means & this"}
+    failed = {"ok": False, "verdict": "NO", "means": "it means & this"}
+    data["checks"][0] = {**data["checks"][0], **failed}
     assert "it means &amp; this" in smoke_page.page(data)
 
 
