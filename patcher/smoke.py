@@ -20,6 +20,7 @@ from .host import Host, Where
 from .outcome import ExitCode, KvpatchError, Report
 from .smoke_bench import Bench
 from .smoke_checks import Measured, Start, judge
+from .smoke_gpu import on_a_gpu
 from .smoke_report import report, unable
 from .stopping import stoppable
 from .trial import scratch
@@ -277,6 +278,7 @@ def pair_data(pair: Pair, device: str, choice: Choice) -> dict[str, Any]:
         "distribution": pair.distribution,
         "lmcache": str(pair.lmcache),
         "device": device,
+        "on_a_gpu": dict(on_a_gpu(pair.vllm, choice.arch if choice.model is None else None)),
         "model": choice.model,
         "arch": None if choice.model else choice.arch,
         "rope": None if choice.model else choice.rope,

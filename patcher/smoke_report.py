@@ -53,6 +53,7 @@ def measured_data(measured: Measured, seconds: float) -> dict[str, Any]:
         "stand_ins": list(measured.blend.result.get("stand_ins", ())),
         "gaps": [gap.data() for gap in measured.gaps()] if measured.blended(sweep=True) else [],
         "ratio": measured.ratio,
+        "seconds_to_first_token": seconds_to_first_token(measured),
         "rounding": measured.rounding,
         "tolerance": measured.tolerance,
         "starts": len(starts),
@@ -61,6 +62,24 @@ def measured_data(measured: Measured, seconds: float) -> dict[str, Any]:
         "wall_in_plain_starts": round(seconds / plain, 2) if plain else None,
         "ratio_changed_on": "the running blender, without a restart",
     }
+
+
+def seconds_to_first_token(measured: Measured) -> dict[str, float | None]:
+    """The middle one of the same prompts without cache and blended; reported, never judged."""
+    cold = [
+        float(a.get("seconds"))
+        for a in measured.reference.answers
+        if a.prompt.startswith("reordered-") and not a.get("jitter") and not a.get("originals")
+    ]
+    warm = [
+        float(a.get("seconds"))
+        for a in measured.blended("reordered-", ratio=measured.ratio, sweep=True, fill=False)
+    ]
+    return {"without_cache": _middle(cold), "blended": _middle(warm)}
+
+
+def _middle(values: Sequence[float]) -> float | None:
+    return sorted(values)[len(values) // 2] if values else None
 
 
 def plain_start(reference: Start) -> float:
@@ -80,7 +99,10 @@ def smoke_text(data: Mapping[str, Any], checks: Sequence[Check]) -> str:
     engine = data["engine"]
     if engine:
         names = ("runner", "graph_mode", "attention", "kv_shape", "executor", "dtype")
-        lines += ["", *(f"{name:21}  {engine.get(name)}" for name in names)]
+        lines += ["", f"{'':12}{'here':42}on a GPU this release takes"]
+        lines += [
+            f"{name:12}{_short(engine.get(name)):42}{data['on_a_gpu'][name]}" for name in names
+        ]
     if data["gaps"]:
         lines += ["", "ratio  separators  largest gap  mean gap      KL  same first token"]
         lines += map(_gap_line, data["gaps"])
@@ -90,9 +112,20 @@ def smoke_text(data: Mapping[str, Any], checks: Sequence[Check]) -> str:
         lines += [f"  {stand_in}" for stand_in in data["stand_ins"]]
     plain = f"{data['wall_in_plain_starts']} times a plain start of {data['plain_start_s']:g} s"
     lines += ["", f"{data['starts']} engine starts in {data['wall_s']:g} s, {plain}"]
+    first = data["seconds_to_first_token"]
+    if first["blended"] is not None:
+        lines.append(
+            f"time to first token: {first['without_cache']:.3g} s without cache, "
+            f"{first['blended']:.3g} s blended (reported, not judged; on a CPU it says nothing)"
+        )
     failed = sum(check.ok is False for check in checks)
     lines.append(f"{failed} checks failed" if failed else "every check that was made holds")
     return "\n".join(lines)
+
+
+def _short(value: object) -> str:
+    """A class without its module."""
+    return str(value).rpartition(".")[2] if isinstance(value, str) else str(value)
 
 
 def _gap_line(gap: Mapping[str, Any]) -> str:

@@ -42,7 +42,7 @@ def start(role: str, answers: list[Answer] | None = None, **change: Any) -> Star
 def reference(originals: float | None = 0.0) -> Start:
     """Cold runs; the shaken ones are off by :data:`ROUNDING`."""
     found = [
-        Answer(one["prompt"], moved(ROUNDING if one.get("jitter") else 0.0), one)
+        Answer(one["prompt"], moved(ROUNDING if one.get("jitter") else 0.0), {**one, "seconds": 2})
         for one in reference_steps()
     ]
     if originals is not None:
@@ -55,7 +55,8 @@ def blended(change: Any = None) -> list[Answer]:
     found = []
     for step in [{"prompt": "store", "store": True}, *blend_steps(0.15, (0.0, 1.0))]:
         cached = PROMPTS[step["prompt"]]["cached"]
-        facts = {**step, "retrieved": cached, "layers": [0, 1] if cached else [], "key_error": 1e-7}
+        facts = {**step, "retrieved": cached, "layers": [0, 1] if cached else [], "seconds": 1}
+        facts["key_error"] = 1e-7
         if step["prompt"] == "store":
             facts["known"] = 130
         off = 0.0 if step.get("fill") or not step.get("sweep") else 0.3

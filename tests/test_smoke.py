@@ -172,6 +172,16 @@ def test_a_vllm_for_cpus_runs_on_the_cpu_and_has_no_gpu() -> None:
     assert (caught.value.code, caught.value.exit_code) == ("no-device", ExitCode.ENVIRONMENT)
 
 
+def test_on_a_gpu_nothing_is_stood_in_for(
+    run: Callable[..., Any], config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(smoke, "choose_device", lambda *_: "cuda")
+    engines = Engines()
+    run(engines, config=config)
+    assert not any(order["harness"] for order in engines.orders.values())
+    assert engines.orders["blend"]["engine"]["dtype"] == "bfloat16"
+
+
 def test_a_site_folder_without_its_interpreter_can_not_be_run(site: FakeSite) -> None:
     ran = kvpatch("smoke", "--site", site.path, "--json")
     assert (ran.code, ran.error["code"]) == (2, "no-interpreter")

