@@ -405,8 +405,11 @@ def new_chunk(measured: Measured) -> Verdict:
 
 
 def one_token(measured: Measured) -> Verdict:
-    """A prompt of one token."""
-    return _within(measured, measured.blended("one-token"))
+    """A prompt of one token, which is shorter than a separator."""
+    found = measured.blended("one-token")
+    ok, most, limit, seen = _within(measured, found)
+    longest = max((float(a.get("seconds") or 0.0) for a in found), default=0.0)
+    return ok, most, limit, f"{seen}; answered in {longest:.1f} s"
 
 
 def layerwise(measured: Measured) -> Verdict:

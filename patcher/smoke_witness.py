@@ -170,7 +170,8 @@ class Witness:
         cache.retrieve_layer = retrieve_layer
         cache.store_layer = store_layer
         if self.fault == "lookup":
-            cache.lookup = lambda *_args, **_kwargs: 0
+            lookup = cache.lookup
+            cache.lookup = lambda *args, **kw: lookup(*args, **kw) if self.storing else 0
 
     def _zero_a_chunk(self, connector: Any) -> None:
         """After the check layer, where a recompute ratio of 1 cures it and another does not."""
