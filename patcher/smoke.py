@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,16 @@ def smoke(where: Where, choice: Choice, disk: Disk, say: Say) -> Report:
         )
     if choice.profile is not None:
         render.require(choice.profile)
+    if choice.model is not None and choice.model.startswith(("/", ".", "~")):
+        folder = Path(choice.model).expanduser().absolute()
+        if not folder.is_dir():
+            raise KvpatchError(
+                "no-model",
+                f"there is no model folder {folder}",
+                "name a folder with config.json, weights and tokenizer, or an id of the hub",
+                ExitCode.USAGE,
+            )
+        choice = replace(choice, model=str(folder))
     pair = find(where, disk)
     device = choose_device(choice.device, pair)
     with stoppable(), _folder(choice.keep) as folder:

@@ -148,13 +148,25 @@ _UNABLE = (
 )  # fmt: skip
 
 
+# A start that was ended before so many plain ones were over has not been seen to hang.
+PATIENCE = 3.0
+
+
 def unable(measured: Measured) -> KvpatchError | None:
     """What kept the smoke from being run, where that says nothing of the pair."""
     starts = [measured.reference, measured.store, measured.blend, measured.layerwise]
+    enough = PATIENCE * plain_start(measured.reference)
     for start in starts:
         if start is None or start.done or start.role == "none":
             continue
         found = _unable(start)
+        if found is None and start.code is None and start.seconds < enough:
+            found = _error(
+                "timeout",
+                f"time was over {start.seconds:.0f} s into the start {start.role!r}, too early to "
+                "call it a hang",
+                "give more time with --timeout, or free the machine",
+            )
         if found is not None:
             return found
     return None

@@ -155,9 +155,9 @@ def test_the_model_is_made_as_asked_and_a_users_model_is_not_made(
     run(tiny, config=config, arch="qwen3", rope="yarn", tokenizer="no-bos")
     spec = tiny.orders["reference"]["make"]["spec"]
     assert (spec["arch"], spec["rope"], spec["tokenizer"]) == ("qwen3", "yarn", "no-bos")
-    run(own, config=config, model="/models/mine")
+    run(own, config=config, model=str(config.parent))
     assert "make" not in own.orders["reference"]
-    assert own.orders["blend"]["engine"]["model"] == "/models/mine"
+    assert own.orders["blend"]["engine"]["model"] == str(config.parent)
 
 
 def _pair(distribution: str) -> Any:
@@ -193,6 +193,12 @@ def test_an_unknown_profile_and_two_configurations_are_usage(site: FakeSite, con
     more = ("--profile", "gds-blend", "--config", config)
     both = kvpatch("smoke", "--site", site.path, "--json", *more)
     assert (both.code, both.error["code"]) == (2, "two-configurations")
+
+
+def test_a_model_that_is_not_there_is_said_before_anything_starts(tmp_path: Path) -> None:
+    ran = kvpatch("smoke", "--site", tmp_path, "--json", "--model", tmp_path / "none")
+    assert (ran.code, ran.error["code"]) == (2, "no-model")
+    assert str(tmp_path / "none") in ran.error["message"]
 
 
 @pytest.mark.parametrize("more", [("--ratio", "1.5"), ("--device", "tpu"), ("--timeout", "0")])

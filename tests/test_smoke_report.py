@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,12 +139,20 @@ def test_so_is_what_keeps_the_blending_engine_from_being_judged(
     "broken",
     [
         _bad("blend", "start", "ValueError", "vllm model for vllm-instance not found"),
-        start("blend", code=None, result={"stage": "requests"}),
+        replace(start("blend", code=None, result={"stage": "requests"}), seconds=19.0),
         start("blend", code=-11, result={"stage": "requests"}),
     ],
 )
 def test_an_engine_that_can_not_blend_is_an_answer_and_no_hindrance(broken: Start) -> None:
     assert unable(measured(blend=broken)) is None
+
+
+def test_a_start_that_had_little_time_is_not_called_a_hang() -> None:
+    broken = replace(start("blend", code=None, result={"stage": "start"}), seconds=17.0)
+    error = unable(measured(blend=broken))
+    assert error is not None
+    assert (error.code, error.exit_code) == ("timeout", ExitCode.ENVIRONMENT)
+    assert "--timeout" in error.hint
 
 
 def test_a_whole_measurement_is_no_hindrance_either() -> None:

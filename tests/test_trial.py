@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import kvpatch
 from kvpatch import trial
 from kvpatch.bounded import Ended
 from kvpatch.outcome import ExitCode, KvpatchError
@@ -225,6 +226,12 @@ def test_a_folder_that_is_no_environment_is_exit_4_with_a_next_step(
     shown = capsys.readouterr().err.splitlines()
     assert shown[0].startswith(f"kvpatch: {tmp_path} is no virtual environment")
     assert shown[1].startswith("    Name one")
+
+
+def test_the_verb_is_the_trial(tmp_path: Path) -> None:
+    ran = kvpatch("try", "--env", tmp_path, "--json")
+    assert (ran.code, ran.error["code"]) == (4, "no-stack")
+    assert ran.envelope["command"] == "try"
 
 
 def test_json_is_one_envelope_and_nothing_else_on_stdout(
