@@ -19,8 +19,9 @@ from .fsops import Disk
 from .host import Host, Where
 from .outcome import ExitCode, KvpatchError, Report
 from .smoke_bench import Bench
-from .smoke_checks import Measured, Start, judge
+from .smoke_checks import judge
 from .smoke_gpu import on_a_gpu
+from .smoke_measure import Measured, Start
 from .smoke_report import report, unable
 from .stopping import stoppable
 from .trial import scratch

@@ -16,15 +16,17 @@ from typing import Any
 
 from .bounded import run
 from .interpreters import clean_environment
-from .smoke_checks import Answer, Start
+from .smoke_measure import Answer, Start
 
 CODE = (
     "smoke_child.py",
     "smoke_cufile.py",
     "smoke_harness.py",
+    "smoke_imports.py",
     "smoke_model.py",
     "smoke_originals.py",
     "smoke_prompts.py",
+    "smoke_sdpa.py",
     "smoke_witness.py",
 )
 _DROPPED = ("VLLM_", "LMCACHE_", "XDG_", "TMPDIR")

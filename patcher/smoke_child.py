@@ -94,6 +94,7 @@ def work(run: Run) -> None:
         smoke_model.make(Path(order["make"]["folder"]), order["make"]["spec"])
     run.stage("import")
     import smoke_harness
+    import smoke_imports
     import smoke_prompts
     import smoke_witness
     from transformers import AutoTokenizer
@@ -111,7 +112,7 @@ def work(run: Run) -> None:
     if order["harness"]:
         run.harness = smoke_harness.Harness(gds=order["gds"])
         run.harness.install()
-    run.witness = smoke_witness.Witness(order["fault"], smoke_harness.after_import)
+    run.witness = smoke_witness.Witness(order["fault"], smoke_imports.after_import)
     run.result["events"] = run.witness.events
     start(run, order["engine"])
     run.result["engine"] = facts(run.engine)

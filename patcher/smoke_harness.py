@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.abc
-import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
+
+from smoke_imports import after_import
+from smoke_sdpa import SdpaBackend
 
 STAND_INS = {
     "attention": "A: LMCache's attention for the blender (FlashAttention) by torch's SDPA",
@@ -264,48 +265,6 @@ class Harness:
         self.used.add("cufile")
 
 
-class SdpaBackend:
-    """Attention of one request's picked rows over all its keys, by torch."""
-
-    def __init__(self, attention: Any) -> None:
-        self.scale = attention.impl.scale
-
-    def init_attn_metadata(self, input_ids: Any, **_kwargs: Any) -> Any:
-        """Every row is picked at first."""
-        import torch
-
-        return SdpaMetadata(torch.arange(input_ids.shape[0]))
-
-    def forward_contiguous(
-        self, query: Any, key: Any, value: Any, output: Any, metadata: Any, **_kwargs: Any
-    ) -> Any:
-        """``query``, ``output``: ``[rows, heads, size]``; others ``[tokens, kv_heads, size]``."""
-        import torch
-
-        groups = query.shape[1] // key.shape[1]
-        rows = query.transpose(0, 1)
-        keys = key.repeat_interleave(groups, dim=1).transpose(0, 1)
-        values = value.repeat_interleave(groups, dim=1).transpose(0, 1)
-        # A picked row sees the keys up to its own place in the prompt, not in the pick.
-        seen = torch.arange(key.shape[0])[None, :] <= metadata.rows[:, None]
-        made = torch.nn.functional.scaled_dot_product_attention(
-            rows, keys, values, attn_mask=seen, scale=self.scale
-        )
-        output.copy_(made.transpose(0, 1))
-        return output
-
-
-class SdpaMetadata:
-    """Which rows of the prompt the queries are."""
-
-    def __init__(self, rows: Any) -> None:
-        self.rows = rows
-
-    def update_from_top_indices(self, top_indices: Any) -> None:
-        """Only these rows are computed from here on."""
-        self.rows = self.rows[top_indices]
-
-
 class _Idle:
     """Instead of a stream or an event: nothing runs beside the CPU, so there's nothing to await."""
 
@@ -345,40 +304,3 @@ def _tail(view: Any) -> int:
     sizes, strides = view.shape[1:], view.stride()[1:]
     last = sum((size - 1) * stride for size, stride in zip(sizes, strides))  # noqa: B905
     return view.stride(0) - last - 1
-
-
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Calls back when a module has been executed, whoever imports it."""
-
-    def __init__(self, name: str, call: Callable[[Any], None]) -> None:
-        self.name = name
-        self.call = call
-        self.busy = False
-
-    def find_spec(self, fullname: str, _path: Any, _target: Any = None) -> Any:
-        """The usual spec, with a loader that calls back."""
-        if fullname != self.name or self.busy:
-            return None
-        self.busy = True
-        try:
-            spec = importlib.util.find_spec(fullname)
-        finally:
-            self.busy = False
-        if spec is None or spec.loader is None:
-            return None
-        execute = spec.loader.exec_module
-
-        def execute_and_call(module: Any) -> None:
-            execute(module)
-            self.call(module)
-
-        spec.loader.exec_module = execute_and_call  # type: ignore[method-assign]
-        return spec
-
-
-def after_import(name: str, call: Callable[[Any], None]) -> None:
-    """Call ``call`` with the module once it is imported, or at once where it is already."""
-    if name in sys.modules:
-        call(sys.modules[name])
-    else:
-        sys.meta_path.insert(0, _AfterImport(name, call))

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from .outcome import ExitCode, KvpatchError, Report
-from .smoke_checks import Check, Measured, Start, failure
+from .smoke_checks import Check
+from .smoke_measure import Measured, Start, failure
 
 
 def report(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kvpatch.smoke_checks import Answer, Measured, Start
+from kvpatch.smoke_measure import Answer, Measured, Start
 from kvpatch.smoke_settings import REORDERED, blend_steps, layerwise_steps, reference_steps
 
 COLD = tuple(math.log(share) for share in (0.5, 0.25, 0.125, 0.125))

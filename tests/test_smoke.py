@@ -14,7 +14,7 @@ from kvpatch.host import Where, open_host
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.smoke import Choice, Pair
 from kvpatch.smoke_bench import Bench
-from kvpatch.smoke_checks import Start
+from kvpatch.smoke_measure import Start
 from kvpatch.smoke_settings import basic
 from packaging.version import Version
 from smokes import measured, start

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kvpatch.smoke_checks import SAFETY, Answer, Measured, distance, failure, judge, wrong_keys
-from smokes import COLD, EVENTS, ROUNDING, blended, measured, moved, reference, start
+from kvpatch.smoke_checks import Measured, judge, wrong_keys
+from smokes import EVENTS, ROUNDING, blended, measured, reference, start
 
 
 def _failed(found: Measured) -> list[str]:
@@ -17,32 +16,9 @@ def _check(found: Measured, name: str) -> Any:
     return next(check for check in judge(found) if check.name == name)
 
 
-def test_a_distribution_is_no_distance_from_itself() -> None:
-    same = distance(COLD, COLD)
-    assert (same.most, same.mean, same.divergence, same.same_first) == (0.0, 0.0, 0.0, True)
-
-
-def test_the_distance_is_over_the_whole_vocabulary() -> None:
-    swapped = (COLD[1], COLD[0], *COLD[2:])
-    found = distance(COLD, swapped)
-    assert found.most == pytest.approx(math.log(2))
-    assert found.mean == pytest.approx(math.log(2) / 2)
-    assert found.divergence == pytest.approx(0.25 * math.log(2))
-    assert not found.same_first
-
-
-def test_distributions_of_two_vocabularies_are_not_compared() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        distance(COLD, COLD[:-1])
-
-
 def test_a_pair_that_blends_rightly_passes_every_check_that_was_made() -> None:
     found = judge(measured())
     assert [check.name for check in found if check.ok is not True] == ["gds"]
-
-
-def test_the_tolerance_is_what_rounding_was_seen_to_do_times_a_margin() -> None:
-    assert measured().tolerance == pytest.approx(SAFETY * ROUNDING)
 
 
 def _where(name: str, **change: Any) -> Callable[[dict[str, Any]], float]:
@@ -148,36 +124,6 @@ def test_without_a_journal_the_originals_are_not_checked() -> None:
 
 def test_a_journal_without_answers_of_the_originals_is_not_checked_either() -> None:
     assert _check(measured(reference=reference(originals=None)), "untouched").ok is None
-
-
-def test_the_gaps_come_by_ratio_and_by_separators() -> None:
-    found = [(gap.filled, gap.ratio) for gap in measured().gaps()]
-    assert found == [(filled, r) for filled in (False, True) for r in (0.0, 0.15, 1.0)]
-
-
-def test_an_answer_that_was_never_asked_cold_is_an_error() -> None:
-    with pytest.raises(LookupError, match="else"):
-        measured().off(Answer("else", moved(0.0)))
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"code": None, "result": {"stage": "requests"}}, "hung at stage requests"),
-        ({"code": -9, "result": {"stage": "start"}}, "killed by signal 9"),
-        ({"code": 3, "result": {"stage": "start"}}, "ended with 3"),
-        (
-            {"code": 1, "result": {"error": {"type": "ValueError", "text": "\nno\nmore"}}},
-            "ValueError: no",
-        ),
-        (
-            {"code": 1, "result": {"error": {"type": "KeyError", "text": "", "where": "get"}}},
-            "KeyError in get (at stage done)",
-        ),
-    ],
-)
-def test_a_start_that_went_wrong_says_how(change: dict[str, Any], words: str) -> None:
-    assert words in failure(start("blend", **change))
 
 
 def test_a_cache_that_could_not_start_is_the_reason_for_nothing_stored() -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from kvpatch.outcome import ExitCode
-from kvpatch.smoke_checks import Start, judge
+from kvpatch.smoke_checks import judge
 from kvpatch.smoke_gpu import on_a_gpu
+from kvpatch.smoke_measure import Start
 from kvpatch.smoke_report import plain_start, report, unable
 from packaging.version import Version
 from smokes import blended, measured, reference, start
