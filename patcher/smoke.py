@@ -23,6 +23,7 @@ from .smoke_checks import judge
 from .smoke_gpu import on_a_gpu
 from .smoke_measure import Measured, Start
 from .smoke_report import report, unable
+from .smoke_witness import FAULTS
 from .stopping import stoppable
 from .trial import scratch
 
@@ -70,11 +71,39 @@ def smoke(where: Where, choice: Choice, disk: Disk, say: Say) -> Report:
         KvpatchError: it could not be run at all.
     """
     begin = time.monotonic()
+    choice = _sensible(choice)
+    pair = find(where, disk)
+    device = choose_device(choice.device, pair)
+    with stoppable(), _folder(choice.keep) as folder:
+        settings = _settings(pair, choice, folder)
+        measured = _measure(pair, choice, settings, device, folder, say)
+        error = unable(measured)
+        if error is not None:
+            raise error
+        checks = judge(measured)
+    return report(
+        pair_data(pair, device, choice), measured, checks, time.monotonic() - begin, choice.html
+    )
+
+
+def _sensible(choice: Choice) -> Choice:
+    """The choice, with a model's folder as an absolute path.
+
+    Raises:
+        KvpatchError: it contradicts itself, or names what isn't there; exit 2.
+    """
     if choice.config is not None and choice.profile is not None:
         raise KvpatchError(
             "two-configurations",
             "--config and --profile both give a configuration",
             "give one of the two",
+            ExitCode.USAGE,
+        )
+    if choice.fault and choice.fault not in FAULTS:
+        raise KvpatchError(
+            "unknown-fault",
+            f"there is no fault {choice.fault!r} to plant",
+            f"take one of: {', '.join(FAULTS)}",
             ExitCode.USAGE,
         )
     if choice.profile is not None:
@@ -89,18 +118,7 @@ def smoke(where: Where, choice: Choice, disk: Disk, say: Say) -> Report:
                 ExitCode.USAGE,
             )
         choice = replace(choice, model=str(folder))
-    pair = find(where, disk)
-    device = choose_device(choice.device, pair)
-    with stoppable(), _folder(choice.keep) as folder:
-        settings = _settings(pair, choice, folder)
-        measured = _measure(pair, choice, settings, device, folder, say)
-        error = unable(measured)
-        if error is not None:
-            raise error
-        checks = judge(measured)
-    return report(
-        pair_data(pair, device, choice), measured, checks, time.monotonic() - begin, choice.html
-    )
+    return choice
 
 
 def find(where: Where, disk: Disk) -> Pair:

@@ -58,6 +58,8 @@ def measured_data(measured: Measured, seconds: float) -> dict[str, Any]:
         "rounding": measured.rounding,
         "tolerance": measured.tolerance,
         "starts": len(starts),
+        # Of the reference, in its own process, with the files as they were before kvpatch.
+        "restarts": int(any(a.get("originals") for a in measured.reference.answers)),
         "plain_start_s": round(plain, 2),
         "wall_s": round(seconds, 1),
         "wall_in_plain_starts": round(seconds / plain, 2) if plain else None,
@@ -112,7 +114,8 @@ def smoke_text(data: Mapping[str, Any], checks: Sequence[Check]) -> str:
         lines += ["", "stood in for, so not proved here:"]
         lines += [f"  {stand_in}" for stand_in in data["stand_ins"]]
     plain = f"{data['wall_in_plain_starts']} times a plain start of {data['plain_start_s']:g} s"
-    lines += ["", f"{data['starts']} engine starts in {data['wall_s']:g} s, {plain}"]
+    again = " and one again for the originals" if data["restarts"] else ""
+    lines += ["", f"{data['starts']} engine starts{again} in {data['wall_s']:g} s, {plain}"]
     first = data["seconds_to_first_token"]
     if first["blended"] is not None:
         lines.append(

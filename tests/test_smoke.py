@@ -191,6 +191,8 @@ def test_an_unknown_profile_and_two_configurations_are_usage(site: FakeSite, con
     unknown = kvpatch("smoke", "--site", site.path, "--json", "--profile", "none")
     assert (unknown.code, unknown.error["code"]) == (2, "unknown-profile")
     more = ("--profile", "gds-blend", "--config", config)
+    fault = kvpatch("smoke", "--site", site.path, "--json", "--fault", "none")
+    assert (fault.code, fault.error["code"]) == (2, "unknown-fault")
     both = kvpatch("smoke", "--site", site.path, "--json", *more)
     assert (both.code, both.error["code"]) == (2, "two-configurations")
 

@@ -52,7 +52,7 @@ def test_every_check_has_name_ok_value_limit_and_a_sentence() -> None:
 
 def test_the_report_counts_starts_and_sets_the_time_against_plain_ones() -> None:
     data = _report().data
-    assert data["starts"] == 3
+    assert (data["starts"], data["restarts"]) == (3, 1)
     assert data["plain_start_s"] == 6.0
     assert data["wall_in_plain_starts"] == pytest.approx(40 / 6, abs=0.01)
     assert _report(gds=True, store=start("store")).data["starts"] == 4
