@@ -1,0 +1,150 @@
+"""Whether a pair of vLLM and LMCache can blend, read from their source, as letters with places."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from packaging.version import Version
+
+from .codebase import Codebase, Facts
+from .letters import (
+    Finding,
+    Scope,
+    When,
+    registers_itself,
+    request_findings,
+    silent_findings,
+    start_findings,
+)
+from .letters import blender_findings as blender_findings
+
+if TYPE_CHECKING:
+    from .patch import Patch
+
+WORKER = "vllm/v1/worker/gpu_worker.py"
+MEANINGS: Mapping[str, str] = {
+    "X": "LMCache's connector can't be imported with this vLLM",
+    "C": "vLLM and LMCache's connector don't agree on how they call each other",
+    "H": "nothing registers the model with LMCache",
+    "A": "LMCache's blender can't import vLLM's attention classes",
+    "R": "LMCache's blender can't build its rotary embedding",
+    "K": "LMCache's layerwise transfer does not know the shape of the KV cache",
+    "E": "LMCache's blender asks the model for embeddings by a name it doesn't have",
+    "S": "KV is corrupted without an error",
+    "V": "it takes launch settings to be right",
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One package of a pair: its code, its release, and the patches that are made for it."""
+
+    code: Codebase
+    release: Version
+    patches: tuple[Patch, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All that keeps a pair from blending, the first failure first."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def letters(self) -> tuple[str, ...]:
+        """Every letter that applies, the first failure first."""
+        return tuple(dict.fromkeys(finding.letter for finding in self.findings))
+
+    @property
+    def blocking(self) -> tuple[Finding, ...]:
+        """The findings that hold for everybody who blends, whatever the settings."""
+        return tuple(f for f in self.findings if f.scope is Scope.ALWAYS)
+
+    @property
+    def green(self) -> bool:
+        """Whether the pair blends, if with settings."""
+        return not self.blocking
+
+    @property
+    def settings(self) -> bool:
+        """Whether it does so with certain launch settings only."""
+        return any(finding.scope is Scope.SETTINGS for finding in self.findings)
+
+
+def check(vllm: Side, lmcache: Side) -> Verdict:
+    """Read off the source of both packages what keeps the pair from blending."""
+    ordered = _ordered(vllm, lmcache)
+    cured = {
+        letter
+        for letter in ("K",)
+        if any(f.letter == letter for f in ordered) and _cured(letter, vllm, lmcache)
+    }
+    return Verdict(tuple(f for f in ordered if f.letter not in cured))
+
+
+def _ordered(vllm: Side, lmcache: Side) -> list[Finding]:
+    start = list(start_findings(vllm.code, lmcache.code))
+    early = [finding for finding in start if finding.when is When.START]
+    built = [finding for finding in start if finding.when is not When.START]
+    return [
+        *early,
+        *registration_findings(vllm, lmcache),
+        *built,
+        *request_findings(vllm.code, lmcache.code),
+        *silent_findings(vllm.code, lmcache.code),
+    ]
+
+
+def registration_findings(vllm: Side, lmcache: Side) -> Iterator[Finding]:
+    """H: whether the bare model is registered before the connector asks for it."""
+    from .registration import registers_bare_model
+
+    content = vllm.code.read(WORKER)
+    if content is None:
+        yield Finding("H", When.START, WORKER, 1, "this vLLM has no V1 worker")
+        return
+    module = ast.parse(content)
+    if registers_itself(lmcache.code):
+        return
+    judged = registers_bare_model(module, vllm.release)
+    if not judged.holds:
+        yield Finding("H", When.START, WORKER, _connector_line(module), judged.reason)
+
+
+def _connector_line(module: ast.Module) -> int:
+    lines = [
+        node.lineno
+        for node in ast.walk(module)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "ensure_kv_transfer_initialized"
+    ]
+    return min(lines, default=1)
+
+
+def _cured(letter: str, vllm: Side, lmcache: Side) -> bool:
+    """Whether the patches that cure a letter are in place, whoever put them there."""
+    cures = [
+        (side, patch)
+        for side in (vllm, lmcache)
+        for patch in side.patches
+        if letter in patch.cures and patch.in_range(side.release)
+    ]
+    return bool(cures) and all(_holds(side, patch) for side, patch in cures)
+
+
+def _holds(side: Side, patch: Patch) -> bool:
+    from packaging.specifiers import SpecifierSet
+
+    texts = [
+        side.code.read(target.path)
+        for target in patch.targets
+        if SpecifierSet(target.versions).contains(side.release, prereleases=True)
+    ]
+    there = [text for text in texts if text is not None]
+    return bool(there) and all(
+        patch.post_condition(ast.parse(text), side.release).holds for text in there
+    )

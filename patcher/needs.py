@@ -1,0 +1,208 @@
+"""What running a piece of code imports, and the first of it that fails against another package."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from .codebase import Codebase, Place
+from .symbols import Call, Choice, Dead, Function, Import, Step
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An import, a call or an attribute that does not work out: where it stands, and why."""
+
+    path: str
+    line: int
+    module: str
+    name: str
+    why: str
+
+
+@dataclass
+class Pair:
+    """Code of one package that imports another, with what was already found out about loading it.
+
+    Where it is not ``deep``, what ``own`` imports of itself is taken to load.
+    """
+
+    own: Codebase
+    other: Codebase
+    deep: bool = True
+    _loading: dict[str, Failure | None] = field(default_factory=dict)
+
+    def load(self, module: str) -> Failure | None:
+        """The first import that fails when a module of ``own`` is loaded, None if all work."""
+        if module not in self._loading:
+            # A module that is being loaded is there for those it imports.
+            self._loading[module] = None
+            self._loading[module] = self._load(module)
+        return self._loading[module]
+
+    def run(self, within: str, steps: Sequence[Step]) -> Failure | None:
+        """The first import of these steps that fails, with the modules of ``own`` they load."""
+        for step in steps:
+            failure = self._step(within, step)
+            if failure is not None:
+                return failure
+        return None
+
+    def _load(self, module: str) -> Failure | None:
+        facts = self.own.module(module)
+        return None if facts is None else self.run(module, facts.steps)
+
+    def _step(self, within: str, step: Step) -> Failure | None:
+        if isinstance(step, Dead):
+            return Failure(self.own.path(within), step.line, "", "", "gives up")
+        if isinstance(step, Choice):
+            failures = []
+            tests = step.tests or ("",) * len(step.ways)
+            for way, test in zip(step.ways, tests, strict=True):
+                if not usual(test):
+                    continue
+                failure = self.run(within, way)
+                if failure is None:
+                    return None
+                failures.append(failure)
+            # The last of an except chain is a raise, the first says what is missing.
+            return failures[0] if failures else None
+        return self._import(within, step)
+
+    def _import(self, within: str, step: Import) -> Failure | None:
+        path = self.own.path(within)
+        module = self.own.absolute(within, step.module, step.level)
+        if self.other.owns(module):
+            return self._from_other(path, step, module)
+        if not self.own.owns(module) or not self.deep:
+            return None
+        for part in _parents(module):
+            if not self.own.exists(part):
+                return Failure(path, step.line, module, "", f"there is no module {part}")
+            failure = self.load(part)
+            if failure is not None:
+                return failure
+        for name, _ in step.names:
+            inner = f"{module}.{name}"
+            if name != "*" and self.own.resolve(module, name) is None:
+                return Failure(path, step.line, module, name, f"{module} has no {name}")
+            if self.own.module(inner) is not None and (failure := self.load(inner)) is not None:
+                return failure
+        return None
+
+    def _from_other(self, path: str, step: Import, module: str) -> Failure | None:
+        for part in _parents(module):
+            if not self.other.exists(part):
+                return Failure(path, step.line, module, "", f"there is no module {part}")
+        for name, _ in step.names:
+            if name != "*" and self.other.resolve(module, name) is None:
+                return Failure(path, step.line, module, name, f"{module} has no {name}")
+        return None
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A function that is run: its module, its dotted name there, and its facts."""
+
+    module: str
+    name: str
+    function: Function
+
+
+def reached(
+    own: Codebase, start: Sequence[Place], *, unless: str | None = None
+) -> Iterator[Reached]:
+    """The functions of a package that run when those of ``start`` do, each once.
+
+    Only calls whose target can be told are followed: names, ``self``'s own methods, constructors.
+    Those under a test that is not :func:`usual`, or that has ``unless`` in it, are not.
+    """
+    waiting = list(start)
+    seen: set[tuple[str, str]] = set()
+    while waiting:
+        place = waiting.pop(0)
+        found = _function(own, place)
+        if found is None or (found.module, found.name) in seen:
+            continue
+        seen.add((found.module, found.name))
+        yield found
+        for call in found.function.calls:
+            if not all(usual(test) and not (unless and unless in test) for test in call.when):
+                continue
+            target = called(own, found, call)
+            if target is not None and own.owns(target.module):
+                waiting.append(target)
+
+
+def usual(test: str) -> bool:
+    """Whether a test is one that blending passes: no optional feature of the configuration."""
+    test = _NEGATED.sub("", test)
+    if _ELSEWHERE.search(test):
+        return False
+    return all(name in _BLENDING for name in _SETTING.findall(test))
+
+
+_SETTING = re.compile(r"config\.(\w+)")
+_NEGATED = re.compile(r"\bnot [\w.]+(\(\))?")
+_ELSEWHERE = re.compile(r"sparse|rocm|\bhip\b|xpu|mla\b|native", re.IGNORECASE)
+_BLENDING = frozenset({"enable_blending", "use_layerwise", "extra_config", "chunk_size"})
+
+
+def called(own: Codebase, by: Reached, call: Call) -> Place | None:
+    """What a call calls, as far as that can be told; of another package its module and name."""
+    head, _, rest = call.callee.partition(".")
+    owner = by.name.rpartition(".")[0]
+    if head in ("self", "cls") and owner:
+        place = Place(own.path(by.module), 0, by.module, owner)
+        if head == "cls" and not rest:
+            return place
+        members = own.members(place)
+        return members.get(rest) if members and "." not in rest else None
+    for step in _all_imports(by.function.steps):
+        target = own.absolute(by.module, step.module, step.level)
+        for name, bound in step.names:
+            if bound == head:
+                if not own.owns(target):
+                    return Place("", step.line, target, ".".join(filter(None, (name, rest))))
+                place_ = own.resolve(target, name)
+                return _below(place_, rest)
+    return own.follow(by.module, call.callee)
+
+
+def _below(place: Place | None, rest: str) -> Place | None:
+    if place is None or not rest:
+        return place
+    return Place(place.path, place.line, place.module, ".".join(filter(None, (place.name, rest))))
+
+
+def _function(own: Codebase, place: Place) -> Reached | None:
+    facts = own.module(place.module)
+    if facts is None:
+        return None
+    if place.name in facts.functions:
+        return Reached(place.module, place.name, facts.functions[place.name])
+    if place.name in facts.classes:
+        maker = (own.members(place) or {}).get("__init__")
+        return _function(own, maker) if maker is not None else None
+    owner, _, method = place.name.rpartition(".")
+    if owner in facts.classes:
+        inherited = (own.members(Place(place.path, 0, place.module, owner)) or {}).get(method)
+        if inherited is not None and inherited != place:
+            return _function(own, inherited)
+    return None
+
+
+def _all_imports(steps: Sequence[Step]) -> Iterator[Import]:
+    for step in steps:
+        if isinstance(step, Import):
+            yield step
+        elif isinstance(step, Choice):
+            for way in step.ways:
+                yield from _all_imports(way)
+
+
+def _parents(module: str) -> Iterator[str]:
+    parts = module.split(".")
+    for end in range(1, len(parts) + 1):
+        yield ".".join(parts[:end])
