@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+import ast
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from .digest import sha256
-from .symbols import ANY, Binding, Class, Function, Module, read_module
+from .symbols import ANY, Binding, Class, Function, Module, parse, read_module
 
-Facts = MutableMapping[str, Module]
-"""Facts of files by the sha256 of their bytes, shared by all trees that are read in one run."""
+_T = TypeVar("_T")
+
+_KEPT_TREES = 48
+
+
+@dataclass
+class Facts:
+    """Facts of files by the sha256 of their bytes, shared by all trees that are read in one run."""
+
+    modules: dict[str, Module] = field(default_factory=dict)
+    _trees: OrderedDict[bytes, ast.Module] = field(default_factory=OrderedDict)
+
+    def of(self, content: bytes) -> Module | None:
+        """The facts of a file; None where it is not Python that this interpreter can parse."""
+        key = sha256(content)
+        if key not in self.modules:
+            try:
+                self.modules[key] = read_module(content, self.tree)
+            except SyntaxError:
+                return None
+        return self.modules[key]
+
+    def tree(self, content: bytes) -> ast.Module:
+        """The syntax tree of a file; those asked for last are kept.
+
+        Raises:
+            SyntaxError: as :func:`kvpatch.symbols.parse`.
+        """
+        if content in self._trees:
+            self._trees.move_to_end(content)
+            return self._trees[content]
+        tree = self._trees[content] = parse(content)
+        if len(self._trees) > _KEPT_TREES:
+            self._trees.popitem(last=False)
+        return tree
 
 
 @dataclass(frozen=True)
@@ -32,11 +68,19 @@ class Codebase:
 
     package: str
     read: Callable[[str], bytes | None]
-    facts: Facts = field(default_factory=dict)
+    facts: Facts = field(default_factory=Facts)
     opaque: Callable[[str], bool] = lambda _: False
     unread: list[str] = field(default_factory=list)
     _modules: dict[str, tuple[str, Module] | None] = field(default_factory=dict)
     _resolved: dict[tuple[str, str], Place | None] = field(default_factory=dict)
+    _known: dict[Hashable, Any] = field(default_factory=dict)
+
+    def once(self, key: Hashable, find: Callable[[], _T]) -> _T:
+        """What ``find`` gives, asked once for this code; it may look at nothing else."""
+        if key not in self._known:
+            self._known[key] = find()
+        found: _T = self._known[key]
+        return found
 
     def owns(self, module: str) -> bool:
         """Whether a module's name lies in this package."""
@@ -92,7 +136,8 @@ class Codebase:
 
     def members(self, place: Place) -> Mapping[str, Place] | None:
         """The attributes of a class through its bases; None where a base is not to be seen."""
-        return self._members(place, frozenset())
+        key = ("members", place.module, place.name)
+        return self.once(key, lambda: self._members(place, frozenset()))
 
     def class_at(self, place: Place) -> Class | None:
         """The class that a place names."""
@@ -125,14 +170,11 @@ class Codebase:
             content = self.read(path)
             if content is None:
                 continue
-            key = sha256(content)
-            if key not in self.facts:
-                try:
-                    self.facts[key] = read_module(content)
-                except SyntaxError:
-                    self.unread.append(path)
-                    self.facts[key] = Module(forwarded=(ANY,))
-            return path, self.facts[key]
+            facts = self.facts.of(content)
+            if facts is None:
+                self.unread.append(path)
+                facts = Module(forwarded=(ANY,))
+            return path, facts
         return None
 
     def _resolve(self, module: str, name: str) -> Place | None:

@@ -102,16 +102,20 @@ def registration_findings(vllm: Side, lmcache: Side) -> Iterator[Finding]:
     """H: whether the bare model is registered before the connector asks for it."""
     from .registration import registers_bare_model
 
-    content = vllm.code.read(WORKER)
-    if content is None:
-        yield Finding("H", When.START, WORKER, 1, "this vLLM has no V1 worker")
-        return
-    module = ast.parse(content)
-    if registers_itself(lmcache.code):
-        return
-    judged = registers_bare_model(module, vllm.release)
-    if not judged.holds:
-        yield Finding("H", When.START, WORKER, _connector_line(module), judged.reason)
+    def judged() -> tuple[Finding, ...]:
+        content = vllm.code.read(WORKER)
+        if content is None:
+            return (Finding("H", When.START, WORKER, 1, "this vLLM has no V1 worker"),)
+        try:
+            module = vllm.code.facts.tree(content)
+        except SyntaxError as error:
+            return (Finding("H", When.START, WORKER, error.lineno or 1, "it is not Python"),)
+        judgement = registers_bare_model(module, vllm.release)
+        line = _connector_line(module)
+        return () if judgement.holds else (Finding("H", When.START, WORKER, line, judgement.reason),)
+
+    if not lmcache.code.once("registers itself", lambda: registers_itself(lmcache.code)):
+        yield from vllm.code.once(("H", str(vllm.release)), judged)
 
 
 def _connector_line(module: ast.Module) -> int:

@@ -165,8 +165,8 @@ def silent_findings(vllm: Codebase, lmcache: Codebase) -> Iterator[Finding]:
                 told = f"{name} takes the KV cache shape {Shape.BLOCKS_FIRST.value} for another one"
                 yield Finding("S", When.SILENT, place.path, place.line, told, Scope.PLAIN)
                 break
-    yield from storage_findings(lmcache)
-    yield from runner_findings(vllm)
+    yield from lmcache.once("storage", lambda: tuple(storage_findings(lmcache)))
+    yield from vllm.once("runner", lambda: tuple(runner_findings(vllm)))
 
 
 def storage_findings(lmcache: Codebase) -> Iterator[Finding]:
@@ -211,6 +211,10 @@ def runner_findings(vllm: Codebase) -> Iterator[Finding]:
 
 def kv_shape(vllm: Codebase) -> Shape | None:
     """The shape of one layer's KV cache under flash attention; None where it can't be told."""
+    return vllm.once("kv shape", lambda: _kv_shape(vllm))
+
+
+def _kv_shape(vllm: Codebase) -> Shape | None:
     place = vllm.resolve(_FLASH, "FlashAttentionBackend")
     members = vllm.members(place) if place else None
     told = (members or {}).get("get_kv_cache_shape")

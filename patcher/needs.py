@@ -32,13 +32,23 @@ class Pair:
     other: Codebase
     deep: bool = True
     _loading: dict[str, Failure | None] = field(default_factory=dict)
+    _loose_ends: int = 0
 
     def load(self, module: str) -> Failure | None:
         """The first import that fails when a module of ``own`` is loaded, None if all work."""
-        if module not in self._loading:
-            # A module that is being loaded is there for those it imports.
-            self._loading[module] = None
-            self._loading[module] = self._load(module)
+        neutral: dict[str, Failure | None] = self.own.once("neutral", dict)
+        if module in neutral:
+            return neutral[module]
+        if module in self._loading:
+            self._loose_ends += 1
+            return self._loading[module]
+        # A module that is being loaded is there for those it imports.
+        self._loading[module] = None
+        before = self._loose_ends
+        self._loading[module] = self._load(module)
+        if before == self._loose_ends:
+            # Nothing of the other package and no cycle had a part in it.
+            neutral[module] = self._loading[module]
         return self._loading[module]
 
     def run(self, within: str, steps: Sequence[Step]) -> Failure | None:
@@ -92,6 +102,7 @@ class Pair:
         return None
 
     def _from_other(self, path: str, step: Import, module: str) -> Failure | None:
+        self._loose_ends += 1
         for part in _parents(module):
             if not self.other.exists(part):
                 return Failure(path, step.line, module, "", f"there is no module {part}")
@@ -101,7 +112,7 @@ class Pair:
         return None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Reached:
     """A function that is run: its module, its dotted name there, and its facts."""
 
@@ -112,12 +123,17 @@ class Reached:
 
 def reached(
     own: Codebase, start: Sequence[Place], *, unless: str | None = None
-) -> Iterator[Reached]:
+) -> Sequence[Reached]:
     """The functions of a package that run when those of ``start`` do, each once.
 
     Only calls whose target can be told are followed: names, ``self``'s own methods, constructors.
     Those under a test that is not :func:`usual`, or that has ``unless`` in it, are not.
     """
+    key = ("reached", tuple((place.module, place.name) for place in start), unless)
+    return own.once(key, lambda: tuple(_reached(own, start, unless)))
+
+
+def _reached(own: Codebase, start: Sequence[Place], unless: str | None) -> Iterator[Reached]:
     waiting = list(start)
     seen: set[tuple[str, str]] = set()
     while waiting:
@@ -151,6 +167,11 @@ _BLENDING = frozenset({"enable_blending", "use_layerwise", "extra_config", "chun
 
 def called(own: Codebase, by: Reached, call: Call) -> Place | None:
     """What a call calls, as far as that can be told; of another package its module and name."""
+    key = ("called", by.module, by.name, call.callee)
+    return own.once(key, lambda: _called(own, by, call))
+
+
+def _called(own: Codebase, by: Reached, call: Call) -> Place | None:
     head, _, rest = call.callee.partition(".")
     owner = by.name.rpartition(".")[0]
     if head in ("self", "cls") and owner:

@@ -7,9 +7,13 @@ imported or executed, and names are never guessed: what can't be told is left ou
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Union
+from typing import Any, TypeVar, Union
+
+_Function = Union[ast.FunctionDef, ast.AsyncFunctionDef]
+_Definition = Union[_Function, ast.ClassDef]
+_Fact = TypeVar("_Fact")
 
 ANY = "*"
 """In ``forwarded``: the module's ``__getattr__`` may answer any name."""
@@ -166,31 +170,83 @@ class Module:
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def read_module(content: bytes) -> Module:
-    """The facts of a file.
+class Lazy(Mapping[str, _Fact]):
+    """The classes or functions of a file by dotted name, each looked into when it is asked for.
+
+    ``definitions`` parses the file again: of the many files of a run few definitions are asked for,
+    and keeping all syntax trees would take too much memory.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        definitions: Callable[[], Mapping[str, _Definition]],
+        look: Callable[[Any], _Fact],
+    ) -> None:
+        self._names = dict.fromkeys(names)
+        self._definitions = definitions
+        self._look = look
+        self._made: dict[str, _Fact] = {}
+
+    def __getitem__(self, name: str) -> _Fact:
+        if name not in self._made:
+            if name not in self._names:
+                raise KeyError(name)
+            self._made[name] = self._look(self._definitions()[name])
+        return self._made[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+Parse = Callable[[bytes], ast.Module]
+"""Parses a file, or has its tree still; raises SyntaxError."""
+
+
+def parse(content: bytes) -> ast.Module:
+    """The syntax tree of a file.
 
     Raises:
         SyntaxError: for what is not Python of this interpreter's grammar.
     """
     try:
-        tree = ast.parse(content)
+        return ast.parse(content)
     except (ValueError, RecursionError) as error:
         raise SyntaxError(str(error)) from None
+
+
+def read_module(content: bytes, parse: Parse = parse) -> Module:
+    """The facts of a file.
+
+    Raises:
+        SyntaxError: for what is not Python of this interpreter's grammar.
+    """
+    tree = parse(content)
     names: dict[str, Binding] = {}
     typing: dict[str, Binding] = {}
     stars: list[Import] = []
     _bind(tree.body, names, typing, stars)
-    classes: dict[str, Class] = {}
-    functions: dict[str, Function] = {}
-    _define(tree.body, "", classes, functions)
+    defined = dict(_defined(tree.body))
+
+    def definitions() -> Mapping[str, _Definition]:
+        return dict(_defined(parse(content).body))
+
+    classes = [name for name, node in defined.items() if isinstance(node, ast.ClassDef)]
+    functions = [name for name, node in defined.items() if not isinstance(node, ast.ClassDef)]
     return Module(
         steps=tuple(_steps(tree.body)),
         bindings=names,
         typing=typing,
         stars=tuple(stars),
         forwarded=_forwarded(tree),
-        classes=classes,
-        functions=functions,
+        classes=Lazy(classes, definitions, _class),
+        functions=Lazy(functions, definitions, _function),
         words={name: words for name, words in _literals(tree) if words and name.isupper()},
     )
 
@@ -351,23 +407,18 @@ def _words(node: ast.expr) -> tuple[str, ...]:
     return tuple(i.value for i in items if isinstance(i, ast.Constant) and isinstance(i.value, str))
 
 
-def _define(
-    body: Sequence[ast.stmt],
-    prefix: str,
-    classes: dict[str, Class],
-    functions: dict[str, Function],
-) -> None:
+def _defined(body: Sequence[ast.stmt], prefix: str = "") -> Iterator[tuple[str, _Definition]]:
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            functions[prefix + node.name] = _function(node)
+            yield prefix + node.name, node
         elif isinstance(node, ast.ClassDef):
-            classes[prefix + node.name] = _class(node)
-            _define(node.body, f"{prefix}{node.name}.", classes, functions)
+            yield prefix + node.name, node
+            yield from _defined(node.body, f"{prefix}{node.name}.")
         elif isinstance(node, ast.If):
-            _define([*node.body, *node.orelse], prefix, classes, functions)
+            yield from _defined([*node.body, *node.orelse], prefix)
         elif isinstance(node, ast.Try):
             handlers = [item for handler in node.handlers for item in handler.body]
-            _define([*node.body, *handlers, *node.orelse], prefix, classes, functions)
+            yield from _defined([*node.body, *handlers, *node.orelse], prefix)
 
 
 def _class(node: ast.ClassDef) -> Class:
@@ -394,7 +445,7 @@ def _unsubscripted(node: ast.expr) -> ast.expr:
     return node.value if isinstance(node, ast.Subscript) else node
 
 
-def _function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Function:
+def _function(node: _Function) -> Function:
     arguments = node.args
     names = [arg.arg for arg in (*arguments.posonlyargs, *arguments.args)]
     keywords = [arg.arg for arg in arguments.kwonlyargs]
