@@ -203,6 +203,17 @@ def profile(
     _finish(verbs.save_profile(report, output, force=force) if output else report, as_json)
 
 
+@cli.command()
+@_where
+@_choice
+@click.pass_obj
+def compat(disk: Any, /, as_json: bool, only: Any, skip: Any, **where: Any) -> None:
+    """Say by letters what keeps this vLLM and LMCache from blending, before and after apply."""
+    from . import verbs
+
+    _finish(verbs.compat(_place(where), _chosen(only, skip), _disk(disk)), as_json)
+
+
 def main(arguments: list[str] | None = None, disk: Any = None) -> NoReturn:
     """Run the command line and exit.
 

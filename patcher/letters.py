@@ -160,7 +160,9 @@ def silent_findings(vllm: Codebase, lmcache: Codebase) -> Iterator[Finding]:
             if place is None or not place.name:
                 continue
             methods = list(_methods(lmcache, place))
-            sizes = [read for _, f in methods for read in f.reads if read.name == "page_buffer_size"]
+            sizes = [
+                read for _, f in methods for read in f.reads if read.name == "page_buffer_size"
+            ]
             if sizes and not any(_knows_shapes(function.reads) for _, function in methods):
                 told = f"{name} takes the KV cache shape {Shape.BLOCKS_FIRST.value} for another one"
                 yield Finding("S", When.SILENT, place.path, place.line, told, Scope.PLAIN)
@@ -191,7 +193,9 @@ def runner_findings(vllm: Codebase) -> Iterator[Finding]:
     function = facts.functions.get("VllmConfig.use_v2_model_runner") if facts else None
     if facts is None or function is None or "True" not in function.returns:
         return
-    named = [call for call in function.calls if call.callee.endswith("default_v2_model_runner_model")]
+    named = [
+        call for call in function.calls if call.callee.endswith("default_v2_model_runner_model")
+    ]
     models = tuple(w for w in facts.words.get("DEFAULT_V2_MODEL_RUNNER_ARCHITECTURES", ()))
     ours = [model for model in models if model in _BLENDED]
     which = f"for {', '.join(ours)} " if named and ours else ""
@@ -225,7 +229,9 @@ def _kv_shape(vllm: Codebase) -> Shape | None:
     for text in reversed(function.returns if function else ()):
         shape = ast.parse(text, mode="eval").body
         if isinstance(shape, ast.Tuple):
-            twos = [i for i, e in enumerate(shape.elts) if isinstance(e, ast.Constant) and e.value == 2]
+            twos = [
+                i for i, e in enumerate(shape.elts) if isinstance(e, ast.Constant) and e.value == 2
+            ]
             if len(shape.elts) == 4 and not twos:
                 return Shape.PACKED
             if len(shape.elts) == 5 and twos in ([0], [1]):

@@ -474,9 +474,7 @@ def _function(node: _Function) -> Function:
     reads = [
         Read(item.lineno, dotted(item.value), item.attr, _guarded(item, guards, conditions))
         for item in inner
-        if isinstance(item, ast.Attribute)
-        and isinstance(item.ctx, ast.Load)
-        and dotted(item.value)
+        if isinstance(item, ast.Attribute) and isinstance(item.ctx, ast.Load) and dotted(item.value)
     ]
     returns = [
         ast.unparse(item.value)
@@ -517,7 +515,9 @@ def _call(node: ast.Call, conditions: Mapping[int, tuple[str, ...]]) -> Call:
     spread = spread or any(word.arg is None for word in node.keywords)
     words = tuple(word.arg for word in node.keywords if word.arg)
     tests = conditions.get(id(node), ())
-    return Call(node.lineno, dotted(node.func), len(node.args), words, spread, _argument_names(node), tests)
+    return Call(
+        node.lineno, dotted(node.func), len(node.args), words, spread, _argument_names(node), tests
+    )
 
 
 def _argument_names(node: ast.Call) -> tuple[str, ...]:
@@ -552,7 +552,9 @@ def _guards(node: ast.AST) -> frozenset[tuple[str, str]]:
             safe = dotted(item.func) == "hasattr" or len(item.args) > 2
             if safe and len(item.args) > 1 and isinstance(item.args[1], ast.Constant):
                 found.add((dotted(item.args[0]), str(item.args[1].value)))
-        elif isinstance(item, ast.Try) and any(_catches(h, _ATTRIBUTE_ERRORS) for h in item.handlers):
+        elif isinstance(item, ast.Try) and any(
+            _catches(h, _ATTRIBUTE_ERRORS) for h in item.handlers
+        ):
             for inner in (i for part in item.body for i in ast.walk(part)):
                 if isinstance(inner, ast.Attribute) and dotted(inner.value):
                     found.add((dotted(inner.value), inner.attr))
