@@ -214,6 +214,41 @@ def compat(disk: Any, /, as_json: bool, only: Any, skip: Any, **where: Any) -> N
     _finish(verbs.compat(_place(where), _chosen(only, skip), _disk(disk)), as_json)
 
 
+@cli.command()
+@click.option("--vllm", default="", metavar="SPEC", help="vLLM releases, such as '>=0.26'.")
+@click.option("--lmcache", default="", metavar="SPEC", help="LMCache releases.")
+@click.option("--pre", is_flag=True, help="Pre-releases too.")
+@click.option(
+    "--source",
+    "sources",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A wheel or a folder of sources, checked beside the releases of the index.",
+)
+@click.option(
+    "--baseline",
+    type=click.Path(path_type=Path),
+    help="An earlier --json report: exit 1 if a pair that was green is not.",
+)
+@click.option(
+    "--jobs", default=8, show_default=True, type=click.IntRange(1, 64), help="Wheels read at once."
+)
+@_json
+def validate(as_json: bool, **asked: Any) -> None:
+    """Plan and check every release of the package index, reading only the files it takes."""
+    from . import validate as validating
+    from .stack import default_cache
+
+    specs = {name: asked.pop(name) for name in ("vllm", "lmcache")}
+    request = validating.Request(specs, asked.pop("pre"), **asked)
+    _finish(validating.report(request, default_cache(), _say), as_json)
+
+
+def _say(line: str) -> None:
+    with _reader_may_leave(sys.stderr):
+        click.echo(f"kvpatch: {line}", err=True)
+
+
 def main(arguments: list[str] | None = None, disk: Any = None) -> NoReturn:
     """Run the command line and exit.
 

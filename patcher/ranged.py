@@ -98,7 +98,7 @@ class RangedFile(io.RawIOBase):
         size: int | None,
         what: str,
         *,
-        tail: bool = True,
+        tail: int = _TAIL,
     ) -> None:
         super().__init__()
         self._session = session
@@ -108,7 +108,7 @@ class RangedFile(io.RawIOBase):
         self._spans: list[tuple[int, bytes]] = []
         self._size = self._ask_size() if size is None else size
         if tail:
-            self.fetch(max(0, self._size - _TAIL), self._size)
+            self.fetch(max(0, self._size - tail), self._size)
 
     @property
     def size(self) -> int:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # Members this close together are cheaper in one request than in two (bytes).
 _GAP = 96 * 1024
 _LOCAL_HEADER = 30
+# The directory of a small wheel; of a large one where it begins, and then exactly that is asked for.
+_TAIL = 48 * 1024
 _MOST_MEMBER = 16 * 1024 * 1024
 _MOST_RATIO = 200
 _MOST_MEMBERS = 50_000
@@ -66,6 +68,8 @@ class RemoteWheel:
     traffic: Traffic = field(default_factory=Traffic)
     _entries: Mapping[str, Entry] | None = None
     _members: dict[str, bytes] = field(default_factory=dict)
+    _asked: dict[str, None] = field(default_factory=dict)
+    _other: frozenset[str] | None = None
 
     @property
     def entries(self) -> Mapping[str, Entry]:
@@ -86,9 +90,24 @@ class RemoteWheel:
         Raises:
             KvpatchError: as :attr:`entries`.
         """
+        self._asked[path] = None
         if path not in self._members:
             self.prefetch([path])
         return self._members.get(path)
+
+    def opaque(self, module: str) -> bool:
+        """Whether the wheel has an extension of that module, or a folder of that name."""
+        if self._other is None:
+            folders = {path.rpartition("/")[0] for path in self.entries}
+            parents = {"/".join(f.split("/")[:end]) for f in folders for end in range(1, 9)}
+            compiled = {path.partition(".")[0] for path in self.entries if path.endswith(".so")}
+            self._other = frozenset(parents | folders | compiled)
+        return module.replace(".", "/") in self._other
+
+    @property
+    def read_paths(self) -> tuple[str, ...]:
+        """The paths that were asked for so far, members or not, what was fetched ahead left out."""
+        return tuple(self._asked)
 
     def metadata(self) -> bytes | None:
         """The text of METADATA; None where there is none."""
@@ -111,14 +130,16 @@ class RemoteWheel:
             self._fetch(run)
 
     def forget(self) -> None:
-        """Drop the members that are held in memory; the cache folder keeps them."""
+        """Drop what is held in memory; the cache folder keeps it."""
         self._members.clear()
+        self._entries = None
+        self._other = None
 
     def _fetch(self, run: list[tuple[Entry, str]]) -> None:
         start = run[0][0].offset
         end = max(_end(entry, path) for entry, path in run)
         file = RangedFile(
-            self.session, self.wheel.url, self.wheel.size, self.wheel.filename, tail=False
+            self.session, self.wheel.url, self.wheel.size, self.wheel.filename, tail=0
         )
         file.fetch(start, end)
         file.seek(start)
@@ -150,7 +171,9 @@ class RemoteWheel:
         return member
 
     def _fetched_directory(self) -> Mapping[str, Entry]:
-        file = RangedFile(self.session, self.wheel.url, self.wheel.size, self.wheel.filename)
+        file = RangedFile(
+            self.session, self.wheel.url, self.wheel.size, self.wheel.filename, tail=_TAIL
+        )
         try:
             with zipfile.ZipFile(file) as archive:
                 infos = archive.infolist()
