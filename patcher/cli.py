@@ -233,15 +233,28 @@ def compat(disk: Any, /, as_json: bool, only: Any, skip: Any, **where: Any) -> N
 @click.option(
     "--jobs", default=8, show_default=True, type=click.IntRange(1, 64), help="Wheels read at once."
 )
+@click.option("--markdown", type=click.Path(path_type=Path), help="Write a job summary there.")
+@click.option("--junit", type=click.Path(path_type=Path), help="Write a JUnit file there.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write the matrix as a page there.")
 @_json
-def validate(as_json: bool, **asked: Any) -> None:
+def validate(
+    as_json: bool,
+    vllm: str,
+    lmcache: str,
+    baseline: Path | None,
+    markdown: Path | None,
+    junit: Path | None,
+    html: Path | None,
+    **asked: Any,
+) -> None:
     """Plan and check every release of the package index, reading only the files it takes."""
-    from . import validate as validating
+    from . import summary
     from .stack import default_cache
+    from .validate import Request
 
-    specs = {name: asked.pop(name) for name in ("vllm", "lmcache")}
-    request = validating.Request(specs, asked.pop("pre"), **asked)
-    _finish(validating.report(request, default_cache(), _say), as_json)
+    request = Request({"vllm": vllm, "lmcache": lmcache}, **asked)
+    files = summary.Files(markdown, junit, html)
+    _finish(summary.report(request, baseline, files, default_cache(), _say), as_json)
 
 
 def _say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""The modules of one package in a source tree: what a name in it stands for, followed to its end."""
+"""The modules of one package in a source tree, and what a name in them stands for at its end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from .digest import sha256
-from .symbols import ANY, Binding, Class, Function, Module, parse, read_module
+from .reading import parse, read_module
+from .symbols import ANY, Binding, Class, Function, Module
 
 _T = TypeVar("_T")
 
@@ -37,7 +38,7 @@ class Facts:
         """The syntax tree of a file; those asked for last are kept.
 
         Raises:
-            SyntaxError: as :func:`kvpatch.symbols.parse`.
+            SyntaxError: as :func:`kvpatch.reading.parse`.
         """
         if content in self._trees:
             self._trees.move_to_end(content)
@@ -63,7 +64,8 @@ class Codebase:
     """The Python of one package (``vllm`` or ``lmcache``) behind a function that reads a path.
 
     ``opaque`` says whether a module is an extension or a folder without ``__init__``, of which
-    nothing is known but that it is there. ``unread`` collects the files that are not Python that this interpreter can parse.
+    nothing is known but that it is there. ``unread`` collects the files that this interpreter can't
+    parse.
     """
 
     package: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from .letters import (
     silent_findings,
     start_findings,
 )
+from .needs import Pair
 from .outcome import Outcome
 from .tree import PACKAGES, OverlaidTree, ReadableTree
 
@@ -176,28 +178,30 @@ def compat_text(data: Mapping[str, Any] | None) -> list[str]:
     if data is None:
         return ["letters     can't be read: the sources of vLLM or LMCache are not all there"]
     before, later = data["before"], data["after"]
-    lines = [
-        f"letters     {' '.join(before) or 'none'} as it stands, {' '.join(later) or 'none'} "
-        "with the patches"
-    ]
+    now, then = (" ".join(letters) or "none" for letters in (before, later))
+    lines = [f"letters     {now} as it stands, {then} with the patches"]
     for letter in later:
         finding = next(f for f in data["findings"] if f["letter"] == letter)
-        lines.append(
-            f"            {letter}: {MEANINGS[letter]}, {finding['when']}: {finding['sentence']} "
-            f"({finding['path']}:{finding['line']})"
+        told = (
+            f"{letter}: {MEANINGS[letter]} ({finding['when']}): {finding['sentence']}; "
+            f"{finding['path']}:{finding['line']}"
+        )
+        lines += textwrap.wrap(
+            told, 100, initial_indent=" " * 12, subsequent_indent=" " * 15, break_long_words=False
         )
     return lines
 
 
 def _ordered(vllm: Side, lmcache: Side) -> list[Finding]:
-    start = list(start_findings(vllm.code, lmcache.code))
+    pair = Pair(lmcache.code, vllm.code)
+    start = list(start_findings(pair))
     early = [finding for finding in start if finding.when is When.START]
     built = [finding for finding in start if finding.when is not When.START]
     return [
         *early,
         *registration_findings(vllm, lmcache),
         *built,
-        *request_findings(vllm.code, lmcache.code),
+        *request_findings(pair),
         *silent_findings(vllm.code, lmcache.code),
     ]
 

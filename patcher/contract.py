@@ -1,4 +1,4 @@
-"""What vLLM's connector asks of LMCache's, and LMCache's of vLLM's objects, held against each other."""
+"""What vLLM asks of LMCache's connector, and that of vLLM's objects, held against each other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from .codebase import Codebase, Place
-from .needs import Pair, Reached, called, reached, usual
+from .needs import Failure, Pair, Reached, called, reached, usual
 from .symbols import Function
 
 ADAPTER = "lmcache.integration.vllm.vllm_v1_adapter"
@@ -34,8 +34,13 @@ def connector_class() -> tuple[str, str]:
     return _CONNECTOR, _CLASS
 
 
-def failures_of_start(vllm: Codebase, lmcache: Codebase) -> Iterator[Broken]:
-    """What fails when vLLM imports and builds the connector, blending left out; imports first."""
+def failures_of_start(pair: Pair) -> Iterator[Broken]:
+    """What fails when vLLM imports and builds the connector, blending left out; imports first.
+
+    Args:
+        pair: LMCache's code beside vLLM's.
+    """
+    vllm, lmcache = pair.other, pair.own
     shallow = Pair(vllm, lmcache, deep=False)
     facts = vllm.module(_CONNECTOR)
     if facts is None:
@@ -44,7 +49,6 @@ def failures_of_start(vllm: Codebase, lmcache: Codebase) -> Iterator[Broken]:
     maker = facts.functions.get(f"{_CLASS}.__init__")
     failure = shallow.run(_CONNECTOR, facts.steps)
     failure = failure or shallow.run(_CONNECTOR, maker.steps if maker else ())
-    pair = Pair(lmcache, vllm)
     failure = failure or pair.load(ADAPTER)
     if failure is not None:
         yield Broken("import", failure.path, failure.line, failure.why)
@@ -64,8 +68,9 @@ def failures_of_start(vllm: Codebase, lmcache: Codebase) -> Iterator[Broken]:
         yield from _calls_and_reads(pair, item)
 
 
-def failures_of_requests(vllm: Codebase, lmcache: Codebase) -> Iterator[Broken]:
+def failures_of_requests(pair: Pair) -> Iterator[Broken]:
     """What fails at the first request: methods that are not there, calls and attributes."""
+    vllm, lmcache = pair.other, pair.own
     facts = vllm.module(_CONNECTOR)
     place = lmcache.resolve(ADAPTER, IMPL)
     members = lmcache.members(place) if place else None
@@ -92,7 +97,6 @@ def failures_of_requests(vllm: Codebase, lmcache: Codebase) -> Iterator[Broken]:
             if why_not is not None:
                 why = f"vLLM calls {method}, and LMCache's {why_not}"
                 yield Broken("call", vllm.path(_CONNECTOR), call.line, why)
-    pair = Pair(lmcache, vllm)
     registered = _registers_caches(facts.functions, members)
     seen: set[tuple[str, str]] = {(i.module, i.name) for i in reached(lmcache, [place])}
     unless = _NOT_REGISTERED if registered else None
@@ -122,7 +126,8 @@ def _constructor(
                 yield Broken("call", vllm.path(_CONNECTOR), call.line, why)
 
 
-def _calls_and_reads(pair: Pair, item: Reached) -> Iterator[Broken]:
+def call_failures(pair: Pair, item: Reached) -> Iterator[Failure]:
+    """The calls of a function that the other package's signatures refuse."""
     path = pair.own.path(item.module)
     for call in item.function.calls:
         target = called(pair.own, item, call) if all(map(usual, call.when)) else None
@@ -134,7 +139,14 @@ def _calls_and_reads(pair: Pair, item: Reached) -> Iterator[Broken]:
             continue
         why = function.signature.refuses(call, bound=pair.other.class_at(real) is not None)
         if why is not None:
-            yield Broken("call", path, call.line, f"vLLM's {real.name} {why}")
+            why = f"vLLM's {real.name} {why}"
+            yield Failure(path, call.line, real.module, real.name, why)
+
+
+def _calls_and_reads(pair: Pair, item: Reached) -> Iterator[Broken]:
+    path = pair.own.path(item.module)
+    for failure in call_failures(pair, item):
+        yield Broken("call", failure.path, failure.line, failure.why)
     known: dict[str, Mapping[str, Place] | None] = {}
     for read in item.function.reads:
         if read.guarded or read.owner not in item.function.annotations:

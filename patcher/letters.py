@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from .codebase import Codebase, Place
-from .contract import connector_class, failures_of_requests, failures_of_start
-from .needs import Failure, Pair, Reached, called, reached, usual
+from .contract import call_failures, connector_class, failures_of_requests, failures_of_start
+from .needs import Failure, Pair, Reached, reached
 from .symbols import Function, Read
 
 ADAPTER = "lmcache.integration.vllm.vllm_v1_adapter"
@@ -66,24 +66,23 @@ class Shape(str, Enum):
     PACKED = "(blocks, heads, block size, 2 * head size)"
 
 
-def start_findings(vllm: Codebase, lmcache: Codebase) -> Iterator[Finding]:
+def start_findings(pair: Pair) -> Iterator[Finding]:
     """X, C, A and R: what fails while the engine starts, the registration left out."""
-    failures = list(failures_of_start(vllm, lmcache))
+    failures = list(failures_of_start(pair))
     for failure in failures:
         if failure.kind == "import":
             yield Finding("X", When.START, failure.path, failure.line, failure.why)
     for failure in failures:
         if failure.kind != "import":
             yield Finding("C", When.START, failure.path, failure.line, failure.why)
-    yield from blender_findings(vllm, lmcache)
+    yield from blender_findings(pair)
 
 
-def blender_findings(vllm: Codebase, lmcache: Codebase) -> Iterator[Finding]:
+def blender_findings(pair: Pair) -> Iterator[Finding]:
     """A and R: what fails when LMCache builds its model beside vLLM's."""
-    pair = Pair(lmcache, vllm)
     attention: list[Failure] = []
     rope: list[Failure] = []
-    for item in _built(lmcache):
+    for item in pair.own.once("built", lambda: tuple(_built(pair.own))):
         for failure in _failures(pair, item):
             if not failure.path.startswith(_COMPUTE):
                 continue
@@ -93,12 +92,12 @@ def blender_findings(vllm: Codebase, lmcache: Codebase) -> Iterator[Finding]:
             yield Finding(letter, When.BLENDER, failure.path, failure.line, failure.why)
 
 
-def request_findings(vllm: Codebase, lmcache: Codebase) -> Iterator[Finding]:
+def request_findings(pair: Pair) -> Iterator[Finding]:
     """C, K and E: what fails at the first requests."""
-    for failure in failures_of_requests(vllm, lmcache):
+    for failure in failures_of_requests(pair):
         yield Finding("C", When.REQUEST, failure.path, failure.line, failure.why)
-    yield from transfer_findings(vllm, lmcache)
-    yield from embedding_findings(vllm, lmcache)
+    yield from transfer_findings(pair.other, pair.own)
+    yield from embedding_findings(pair.other, pair.own)
 
 
 def transfer_findings(vllm: Codebase, lmcache: Codebase) -> Iterator[Finding]:
@@ -181,7 +180,7 @@ def storage_findings(lmcache: Codebase) -> Iterator[Finding]:
             When.SILENT,
             lmcache.path(_STORAGE),
             function.line,
-            "allocate_and_copy_objects pairs chunks with the wrong keys where some are there already",
+            "allocate_and_copy_objects pairs chunks with wrong keys where some are there already",
             Scope.GDS,
         )
 
@@ -272,24 +271,6 @@ def _failures(pair: Pair, item: Reached) -> Iterator[Failure]:
     if failure is not None:
         yield failure
     yield from call_failures(pair, item)
-
-
-def call_failures(pair: Pair, item: Reached) -> Iterator[Failure]:
-    """The calls of a function that the other package's signatures refuse."""
-    for call in item.function.calls:
-        if not all(map(usual, call.when)):
-            continue
-        target = called(pair.own, item, call)
-        if target is None or not pair.other.owns(target.module):
-            continue
-        real = pair.other.resolve(target.module, target.name.partition(".")[0])
-        function = pair.other.function_at(real) if real and "." not in target.name else None
-        if real is None or function is None:
-            continue
-        why = function.signature.refuses(call, bound=pair.other.class_at(real) is not None)
-        if why is not None:
-            path = pair.own.path(item.module)
-            yield Failure(path, call.line, real.module, real.name, f"vLLM's {real.name} {why}")
 
 
 def _methods(code: Codebase, place: Place) -> Iterator[tuple[str, Function]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,13 +11,14 @@ from packaging.version import Version
 from .codebase import Codebase, Facts
 from .compat import Side, Verdict, check, curing, finding_data
 from .fold import Options
+from .letters import Finding
 from .outcome import KvpatchError, Outcome
 from .plan import GOAL, Plan, plan
 from .series import Series
 from .tree import Package, Provenance, Source
 
 if TYPE_CHECKING:
-    from .series import Member
+    pass
 
 Say = Callable[[str], None]
 
@@ -156,7 +157,7 @@ class Workshop:
         """Drop what is kept of a release that is done with."""
         for kept in (self._plans, self._sides):
             for key in [key for key in kept if key[0] is release]:
-                del kept[key]  # type: ignore[attr-defined]
+                del kept[key]
         release.holder.forget()
 
 
@@ -188,7 +189,9 @@ def pair_data(
     vllm: Release, lmcache: Release, before: Verdict, then: Verdict, plans: Sequence[Plan]
 ) -> dict[str, Any]:
     """What is known of a pair, as plain data."""
-    findings = dict.fromkeys((*before.findings, *then.findings))
+    now = {_same(item): item for item in reversed(before.findings)}
+    later = {_same(item): item for item in reversed(then.findings)}
+    ordered = dict.fromkeys(_same(item) for item in (*before.findings, *then.findings))
     return {
         "vllm": str(vllm.version),
         "lmcache": str(lmcache.version),
@@ -198,18 +201,21 @@ def pair_data(
         "settings": then.settings,
         "findings": [
             {
-                **finding_data(item, [i for found in plans for i in curing(item.letter, found)]),
-                "before": item in before.findings,
-                "after": item in then.findings,
+                **finding_data(
+                    now.get(key) or later[key],
+                    [name for found in plans for name in curing(key[0], found)],
+                ),
+                "before": key in now,
+                "after": key in later,
             }
-            for item in findings
+            for key in ordered
         ],
     }
 
 
-def in_order(releases: Sequence[Release]) -> Iterator[Release]:
-    """The releases by version."""
-    return iter(sorted(releases, key=lambda item: item.version))
+def _same(finding: Finding) -> tuple[str, str, str]:
+    """What makes two findings one: a patch above it moves its line, no more."""
+    return finding.letter, finding.path, finding.sentence
 
 
 def summary(pairs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> dict[str, Any]:
@@ -236,8 +242,3 @@ def blocking(pair: Mapping[str, Any], when: str) -> set[str]:
         for finding in pair["findings"]
         if finding[when] and finding["scope"] == "always"
     }
-
-
-def members_of(series: Series, package: str) -> tuple[Member, ...]:
-    """The patches of a series for one package."""
-    return tuple(member for member in series.members if member.patch.distribution == package)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from .codebase import Codebase, Place
 from .symbols import Call, Choice, Dead, Function, Import, Step
@@ -61,7 +62,25 @@ class Pair:
 
     def _load(self, module: str) -> Failure | None:
         facts = self.own.module(module)
-        return None if facts is None else self.run(module, facts.steps)
+        if facts is None:
+            return None
+        key = ("steps", module, self.other.package)
+        return self.run(module, self.own.once(key, lambda: self._ours(module, facts.steps)))
+
+    def _ours(self, within: str, steps: Sequence[Step]) -> tuple[Step, ...]:
+        """The steps without the imports of what is neither package."""
+        kept: list[Step] = []
+        for step in steps:
+            if isinstance(step, Import):
+                module = self.own.absolute(within, step.module, step.level)
+                if self.own.owns(module) or self.other.owns(module):
+                    kept.append(step)
+            elif isinstance(step, Choice):
+                ways = tuple(self._ours(within, way) for way in step.ways)
+                kept.append(Choice(ways, step.tests))
+            else:
+                kept.append(step)
+        return tuple(kept)
 
     def _step(self, within: str, step: Step) -> Failure | None:
         if isinstance(step, Dead):
@@ -151,6 +170,7 @@ def _reached(own: Codebase, start: Sequence[Place], unless: str | None) -> Itera
                 waiting.append(target)
 
 
+@lru_cache(maxsize=4096)
 def usual(test: str) -> bool:
     """Whether a test is one that blending passes: no optional feature of the configuration."""
     test = _NEGATED.sub("", test)
@@ -223,7 +243,7 @@ def _all_imports(steps: Sequence[Step]) -> Iterator[Import]:
                 yield from _all_imports(way)
 
 
-def _parents(module: str) -> Iterator[str]:
+@lru_cache(maxsize=4096)
+def _parents(module: str) -> tuple[str, ...]:
     parts = module.split(".")
-    for end in range(1, len(parts) + 1):
-        yield ".".join(parts[:end])
+    return tuple(".".join(parts[:end]) for end in range(1, len(parts) + 1))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Members this close together are cheaper in one request than in two (bytes).
 _GAP = 96 * 1024
 _LOCAL_HEADER = 30
-# The directory of a small wheel; of a large one where it begins, and then exactly that is asked for.
+# Holds the directory of a small wheel; that of a large one takes a second request.
 _TAIL = 48 * 1024
 _MOST_MEMBER = 16 * 1024 * 1024
 _MOST_RATIO = 200

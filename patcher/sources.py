@@ -106,20 +106,24 @@ def local_release(path: Path) -> Release:
 
 
 def _folder_version(folder: Folder, package: str) -> Version:
-    for name in ("_version.py", "version.py", "__init__.py"):
-        text = (folder.read(f"{package}/{name}") or b"").decode("utf-8", "replace")
-        match = _VERSION.search(text)
-        if match:
-            try:
-                return Version(match.group(1))
-            except InvalidVersion:
-                continue
-    for info in sorted(folder.root.glob(f"{package}*.dist-info")):
-        try:
-            return Version(info.name.removesuffix(".dist-info").rpartition("-")[2])
-        except InvalidVersion:
-            continue
+    texts = [
+        (folder.read(f"{package}/{name}") or b"").decode("utf-8", "replace")
+        for name in ("_version.py", "version.py", "__init__.py")
+    ]
+    told = [match.group(1) for text in texts if (match := _VERSION.search(text))]
+    infos = sorted(folder.root.glob(f"{package}*.dist-info"))
+    told += [info.name.removesuffix(".dist-info").rpartition("-")[2] for info in infos]
+    versions = [version for text in told if (version := _version(text)) is not None]
+    if versions:
+        return versions[0]
     raise _unreadable(folder.root, f"nothing in it says which release of {package} it is")
+
+
+def _version(text: str) -> Version | None:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return None
 
 
 def _unreadable(path: Path, why: str) -> KvpatchError:

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import Version
 
 from .catalogue import load
 from .digest import sha256
 from .fold import Options
 from .index import Wheel, configured, connection, releases, write_atomically
 from .matrix import Release, Row, Say, Workshop, summary
-from .outcome import ExitCode, KvpatchError, Outcome, Report
+from .outcome import ExitCode, KvpatchError
 from .remote import RemoteWheel, Traffic
 from .series import Series, discover
 from .tree import PACKAGES
@@ -40,7 +39,6 @@ class Request:
     specs: Mapping[str, str]
     pre: bool = False
     sources: tuple[Path, ...] = ()
-    baseline: Path | None = None
     jobs: int = 8
 
 
@@ -143,7 +141,8 @@ def _all(
     pairs: list[Mapping[str, Any]] = []
     count = len(sides["lmcache"])
     for number, lmcache in enumerate(sides["lmcache"], 1):
-        say(f"checking LMCache {lmcache.version} against {len(sides['vllm'])} vLLM ({number}/{count})")
+        against = len(sides["vllm"])
+        say(f"checking LMCache {lmcache.version} against {against} vLLM ({number}/{count})")
         memory = memories[lmcache]
         changed = "row" not in memory or memory["row"] != _row_memory(rows, lmcache)
         for vllm in sides["vllm"]:
@@ -275,89 +274,3 @@ def _digest(series: Series) -> str:
     folder = Path(__file__).parent
     texts = [path.read_bytes() for path in sorted(folder.glob("*.py"))]
     return sha256(b"\0".join([series.digest.encode(), *texts]))[:16]
-
-
-def report(asked: Request, cache: Path, say: Say) -> Report:
-    """What ``kvpatch validate`` says: counts, then what is red, then the outcome."""
-    matrix = validate(asked, cache, say)
-    errors = [*failures(matrix), *regressions(matrix, asked.baseline)]
-    code = ExitCode.NO if errors else ExitCode.DONE
-    return Report("validate", text(matrix), matrix.data, code, tuple(errors))
-
-
-def text(matrix: Matrix) -> str:
-    """The summary in lines."""
-    told = matrix.data["summary"]
-    rows = {name: [r for r in matrix.rows if r.package == name] for name in PACKAGES}
-    lines = [
-        f"{len(rows['vllm'])} releases of vLLM, {len(rows['lmcache'])} of LMCache, "
-        f"{told['pairs']} pairs, in {told['seconds']} s "
-        f"({told['requests']} requests, {told['bytes'] / 1e6:.1f} MB)",
-        "",
-        f"blend as released            {told['green_as_released']:5}",
-        f"by registration alone        {told['green_by_registration_alone']:5}",
-        f"after `kvpatch apply`        {told['green_after']:5}, "
-        f"{told['green_after_with_settings']} of them with launch settings",
-    ]
-    without = told["vllm_without_a_green_pair"]
-    if without:
-        lines.append(f"vLLM that no LMCache blends with after apply: {', '.join(without)}")
-    for row in matrix.rows:
-        if row.error is not None:
-            lines.append(f"not read: {row.package} {row.version}: {row.error.message}")
-        elif not row.ok:
-            refused = [f"{p['id']} {p['outcome']}: {p['reason']}" for p in _refused(row)]
-            reason = "; ".join(refused) or "no patch registers its model"
-            lines.append(f"can't be patched: {row.package} {row.version}: {reason}")
-    return "\n".join(lines)
-
-
-def failures(matrix: Matrix) -> Iterator[KvpatchError]:
-    """The newest release of each package that can't be patched."""
-    for name in PACKAGES:
-        rows = [row for row in matrix.rows if row.package == name]
-        newest = max(rows, key=lambda row: Version(row.version))
-        if newest.error is not None:
-            yield newest.error
-        elif not newest.ok:
-            reasons = "; ".join(f"{p['id']} is {p['outcome']}" for p in _refused(newest))
-            yield KvpatchError(
-                "newest-unpatched",
-                f"{name} {newest.version} can't be patched: {reasons or 'no patch registers it'}",
-                "the series needs a change for this release",
-                ExitCode.NO,
-            )
-
-
-def regressions(matrix: Matrix, baseline: Path | None) -> Iterator[KvpatchError]:
-    """The pairs that an earlier report had green and this one has not.
-
-    Raises:
-        KvpatchError: ``bad-baseline``; exit 2.
-    """
-    if baseline is None:
-        return
-    try:
-        data = json.loads(baseline.read_bytes())
-        pairs = data.get("data", data)["pairs"]
-        was = {(pair["vllm"], pair["lmcache"]) for pair in pairs if pair["ok"]}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise KvpatchError(
-            "bad-baseline",
-            f"{baseline} is no report of `kvpatch validate --json` ({type(error).__name__})",
-            "write one with `kvpatch validate --json > FILE`",
-            ExitCode.USAGE,
-        ) from None
-    for pair in matrix.pairs:
-        if (pair["vllm"], pair["lmcache"]) in was and not pair["ok"]:
-            yield KvpatchError(
-                "regression",
-                f"vLLM {pair['vllm']} with LMCache {pair['lmcache']} was green and is "
-                f"{' '.join(pair['after'])}",
-                "see its findings in `kvpatch validate --json`",
-                ExitCode.NO,
-            )
-
-
-def _refused(row: Row) -> list[Mapping[str, Any]]:
-    return [patch for patch in row.patches if Outcome(patch["outcome"]).refused]
