@@ -98,7 +98,7 @@ class RangedFile(io.RawIOBase):
         size: int | None,
         what: str,
         *,
-        tail: int = _TAIL,
+        tail: int | None = None,
     ) -> None:
         super().__init__()
         self._session = session
@@ -107,8 +107,8 @@ class RangedFile(io.RawIOBase):
         self._position = 0
         self._spans: list[tuple[int, bytes]] = []
         self._size = self._ask_size() if size is None else size
-        if tail:
-            self.fetch(max(0, self._size - tail), self._size)
+        ahead = _TAIL if tail is None else tail
+        self.fetch(max(0, self._size - ahead), self._size)
 
     @property
     def size(self) -> int:
