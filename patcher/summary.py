@@ -34,6 +34,10 @@ def report(asked: Request, baseline: Path | None, files: Files, cache: Path, say
             ``not-written`` (exit 4).
     """
     was = green_before(baseline)
+    for path in (files.markdown, files.junit, files.html):
+        # Said before the minutes that the rest takes.
+        if path is not None and not path.absolute().parent.is_dir():
+            raise _not_written(path, "its folder is not there")
     matrix = validate(asked, cache, say)
     errors = (*failures(matrix), *regressions(matrix, was))
     _write(files, matrix, errors)
@@ -58,12 +62,16 @@ def _put(path: Path, content: str) -> None:
     try:
         path.write_text(content, encoding="utf-8")
     except OSError as error:
-        raise KvpatchError(
-            "not-written",
-            f"{path} can't be written: {error.strerror}",
-            "name a file in a folder that is there and may be written",
-            ExitCode.ENVIRONMENT,
-        ) from error
+        raise _not_written(path, error.strerror or str(error)) from error
+
+
+def _not_written(path: Path, why: str) -> KvpatchError:
+    return KvpatchError(
+        "not-written",
+        f"{path} can't be written: {why}",
+        "name a file in a folder that is there and may be written",
+        ExitCode.ENVIRONMENT,
+    )
 
 
 def text(matrix: Matrix) -> str:
