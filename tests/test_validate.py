@@ -185,7 +185,9 @@ def test_a_pair_that_was_green_and_is_red_is_a_no(index: SmallIndex, tmp_path: P
     report.write_text(json.dumps(data))
     ran = kvpatch("validate", "--json", "--baseline", report)
     assert (ran.code, [error["code"] for error in ran.envelope["errors"]]) == (1, ["regression"])
-    assert "vLLM 0.12.0 with LMCache 0.5.6 was green and is A" in ran.envelope["errors"][0]["message"]
+    assert (
+        "vLLM 0.12.0 with LMCache 0.5.6 was green and is A" in ran.envelope["errors"][0]["message"]
+    )
 
 
 @pytest.mark.parametrize(
