@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .codebase import Codebase, Place
 from .needs import Failure, Pair, Reached, called, reached, usual
-from .symbols import Function
+from .symbols import Call, Function, Read
 
 ADAPTER = "lmcache.integration.vllm.vllm_v1_adapter"
 IMPL = "LMCacheConnectorV1Impl"
@@ -61,7 +61,7 @@ def failures_of_start(pair: Pair) -> Iterator[Broken]:
         path = lmcache.path(item.module)
         if path.startswith(_COMPUTE):
             continue
-        failure = pair.run(item.module, item.function.steps)
+        failure = pair.start(item)
         # What only the blender loads is the blender's failure.
         if failure is not None and not failure.path.startswith(_COMPUTE):
             yield Broken("import", failure.path, failure.line, failure.why)
@@ -103,7 +103,7 @@ def failures_of_requests(pair: Pair) -> Iterator[Broken]:
     for item in reached(lmcache, list(asked.values()), unless=unless):
         if (item.module, item.name) in seen or lmcache.path(item.module).startswith(_COMPUTE):
             continue
-        failure = pair.run(item.module, item.function.steps)
+        failure = pair.start(item)
         if failure is not None and not failure.path.startswith(_COMPUTE):
             yield Broken("import", failure.path, failure.line, failure.why)
         yield from _calls_and_reads(pair, item)
@@ -129,10 +129,8 @@ def _constructor(
 def call_failures(pair: Pair, item: Reached) -> Iterator[Failure]:
     """The calls of a function that the other package's signatures refuse."""
     path = pair.own.path(item.module)
-    for call in item.function.calls:
-        target = called(pair.own, item, call) if all(map(usual, call.when)) else None
-        if target is None or not pair.other.owns(target.module) or "." in target.name:
-            continue
+    key = ("calls out", item.module, item.name)
+    for call, target in pair.own.once(key, lambda: tuple(_calls_out(pair, item))):
         real = pair.other.resolve(target.module, target.name)
         function = pair.other.function_at(real) if real else None
         if real is None or function is None:
@@ -143,28 +141,37 @@ def call_failures(pair: Pair, item: Reached) -> Iterator[Failure]:
             yield Failure(path, call.line, real.module, real.name, why)
 
 
+def _calls_out(pair: Pair, item: Reached) -> Iterator[tuple[Call, Place]]:
+    """The calls of a function that go to the other package by a plain name."""
+    for call in item.function.calls:
+        target = called(pair.own, item, call) if all(map(usual, call.when)) else None
+        if target is not None and pair.other.owns(target.module) and "." not in target.name:
+            yield call, target
+
+
 def _calls_and_reads(pair: Pair, item: Reached) -> Iterator[Broken]:
     path = pair.own.path(item.module)
     for failure in call_failures(pair, item):
         yield Broken("call", failure.path, failure.line, failure.why)
-    known: dict[str, Mapping[str, Place] | None] = {}
-    for read in item.function.reads:
-        if read.guarded or read.owner not in item.function.annotations:
-            continue
-        if read.owner not in known:
-            known[read.owner] = _attributes(pair, item, item.function.annotations[read.owner])
-        members = known[read.owner]
-        if members is not None and read.name not in members and not read.name.startswith("__"):
-            kind = _plain_name(item.function.annotations[read.owner])
+    key = ("reads out", item.module, item.name)
+    for read, kind, target in pair.own.once(key, lambda: tuple(_reads_out(pair, item))):
+        members = _attributes(pair, target)
+        if members is not None and read.name not in members:
             yield Broken("attribute", path, read.line, f"vLLM's {kind} has no {read.name}")
 
 
-def _attributes(pair: Pair, item: Reached, annotation: str) -> Mapping[str, Place] | None:
-    """The attributes of what an annotation names, where it is a class of the other package."""
-    name = _plain_name(annotation)
-    target = pair.own.follow(item.module, name, typing=True) if name else None
-    if target is None or not pair.other.owns(target.module):
-        return None
+def _reads_out(pair: Pair, item: Reached) -> Iterator[tuple[Read, str, Place]]:
+    """The attributes that a function reads of what its annotations say is the other package's."""
+    for read in item.function.reads:
+        kind = _plain_name(item.function.annotations.get(read.owner, ""))
+        if kind and not read.guarded and not read.name.startswith("__"):
+            target = pair.own.follow(item.module, kind, typing=True)
+            if target is not None and pair.other.owns(target.module):
+                yield read, kind, target
+
+
+def _attributes(pair: Pair, target: Place) -> Mapping[str, Place] | None:
+    """The attributes of a class of the other package; None where they can't all be told."""
     real = pair.other.resolve(target.module, target.name)
     members = pair.other.members(real) if real and pair.other.class_at(real) else None
     return None if members is None or "*" in members else members

@@ -267,7 +267,7 @@ def _built(lmcache: Codebase) -> Iterator[Reached]:
 
 
 def _failures(pair: Pair, item: Reached) -> Iterator[Failure]:
-    failure = pair.run(item.module, item.function.steps)
+    failure = pair.start(item)
     if failure is not None:
         yield failure
     yield from call_failures(pair, item)

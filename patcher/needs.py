@@ -22,6 +22,10 @@ class Failure:
     why: str
 
 
+Ask = tuple[str, str]
+"""A module, and a name to be imported from it; no name for the module alone."""
+
+
 @dataclass
 class Pair:
     """Code of one package that imports another, with what was already found out about loading it.
@@ -33,24 +37,22 @@ class Pair:
     other: Codebase
     deep: bool = True
     _loading: dict[str, Failure | None] = field(default_factory=dict)
-    _loose_ends: int = 0
 
     def load(self, module: str) -> Failure | None:
         """The first import that fails when a module of ``own`` is loaded, None if all work."""
-        neutral: dict[str, Failure | None] = self.own.once("neutral", dict)
-        if module in neutral:
-            return neutral[module]
-        if module in self._loading:
-            self._loose_ends += 1
-            return self._loading[module]
-        # A module that is being loaded is there for those it imports.
-        self._loading[module] = None
-        before = self._loose_ends
-        self._loading[module] = self._load(module)
-        if before == self._loose_ends:
-            # Nothing of the other package and no cycle had a part in it.
-            neutral[module] = self._loading[module]
-        return self._loading[module]
+        asks = self.own.once(("asks", module), lambda: self._asks_of(module))
+        key = ("loaded", module, self._unmet(asks))
+        return self.own.once(key, lambda: self._loaded(module))
+
+    def start(self, item: Reached) -> Failure | None:
+        """The first import inside a function of ``own`` that fails when it runs."""
+        steps = item.function.steps
+        if not steps:
+            return None
+        key = (item.module, item.name)
+        asks = self.own.once(("asks", *key), lambda: self._asks_in(item.module, steps))
+        found = ("ran", *key, self._unmet(asks))
+        return self.own.once(found, lambda: self.run(item.module, steps))
 
     def run(self, within: str, steps: Sequence[Step]) -> Failure | None:
         """The first import of these steps that fails, with the modules of ``own`` they load."""
@@ -59,6 +61,53 @@ class Pair:
             if failure is not None:
                 return failure
         return None
+
+    def _unmet(self, asks: Sequence[Ask]) -> tuple[tuple[Ask, str], ...]:
+        """What the other package can't answer: all that loading depends on, beside ``own``."""
+        answers = [(ask, self._refusal(*ask)) for ask in asks]
+        return tuple((ask, why) for ask, why in answers if why is not None)
+
+    def _refusal(self, module: str, name: str) -> str | None:
+        """Why ``from module import name`` fails on the other package; no name, the module alone."""
+        return self.other.once(("refusal", module, name), lambda: self._refused(module, name))
+
+    def _refused(self, module: str, name: str) -> str | None:
+        for part in _parents(module):
+            if not self.other.exists(part):
+                return f"there is no module {part}"
+        if name and self.other.resolve(module, name) is None:
+            return f"{module} has no {name}"
+        return None
+
+    def _asks_of(self, module: str) -> tuple[Ask, ...]:
+        return self._asks_in(module, (Import(0, module, 0),))
+
+    def _asks_in(self, within: str, steps: Sequence[Step]) -> tuple[Ask, ...]:
+        """All that these steps, and the modules they load, may ask of the other package."""
+        found: dict[Ask, None] = {}
+        seen: set[str] = set()
+        waiting = [(within, step) for step in imports_in(steps)]
+        while waiting:
+            here, step = waiting.pop()
+            module = self.own.absolute(here, step.module, step.level)
+            if self.other.owns(module):
+                found.update(((module, name), None) for name, _ in step.names if name != "*")
+                found[module, ""] = None
+            elif self.own.owns(module):
+                loaded = (*_parents(module), *(f"{module}.{name}" for name, _ in step.names))
+                for name in loaded:
+                    facts = None if name in seen else self.own.module(name)
+                    seen.add(name)
+                    if facts is not None:
+                        waiting += [(name, inner) for inner in imports_in(facts.steps)]
+        return tuple(sorted(found))
+
+    def _loaded(self, module: str) -> Failure | None:
+        if module not in self._loading:
+            # A module that is being loaded is there for those it imports.
+            self._loading[module] = None
+            self._loading[module] = self._load(module)
+        return self._loading[module]
 
     def _load(self, module: str) -> Failure | None:
         facts = self.own.module(module)
@@ -109,25 +158,22 @@ class Pair:
         for part in _parents(module):
             if not self.own.exists(part):
                 return Failure(path, step.line, module, "", f"there is no module {part}")
-            failure = self.load(part)
+            failure = self._loaded(part)
             if failure is not None:
                 return failure
         for name, _ in step.names:
             inner = f"{module}.{name}"
             if name != "*" and self.own.resolve(module, name) is None:
                 return Failure(path, step.line, module, name, f"{module} has no {name}")
-            if self.own.module(inner) is not None and (failure := self.load(inner)) is not None:
+            if self.own.module(inner) is not None and (failure := self._loaded(inner)) is not None:
                 return failure
         return None
 
     def _from_other(self, path: str, step: Import, module: str) -> Failure | None:
-        self._loose_ends += 1
-        for part in _parents(module):
-            if not self.other.exists(part):
-                return Failure(path, step.line, module, "", f"there is no module {part}")
-        for name, _ in step.names:
-            if name != "*" and self.other.resolve(module, name) is None:
-                return Failure(path, step.line, module, name, f"{module} has no {name}")
+        for name in ("", *(name for name, _ in step.names if name != "*")):
+            why = self._refusal(module, name)
+            if why is not None:
+                return Failure(path, step.line, module, name, why)
         return None
 
 
@@ -200,7 +246,7 @@ def _called(own: Codebase, by: Reached, call: Call) -> Place | None:
             return place
         members = own.members(place)
         return members.get(rest) if members and "." not in rest else None
-    for step in _all_imports(by.function.steps):
+    for step in imports_in(by.function.steps):
         target = own.absolute(by.module, step.module, step.level)
         for name, bound in step.names:
             if bound == head:
@@ -234,13 +280,14 @@ def _function(own: Codebase, place: Place) -> Reached | None:
     return None
 
 
-def _all_imports(steps: Sequence[Step]) -> Iterator[Import]:
+def imports_in(steps: Sequence[Step]) -> Iterator[Import]:
+    """Every import of these steps, whichever way they go."""
     for step in steps:
         if isinstance(step, Import):
             yield step
         elif isinstance(step, Choice):
             for way in step.ways:
-                yield from _all_imports(way)
+                yield from imports_in(way)
 
 
 @lru_cache(maxsize=4096)
