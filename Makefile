@@ -33,6 +33,7 @@ try: install
 
 benchmarks: install
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/validate.py
 
 generate: install
 	$(BIN)/python .ci/generate.py

@@ -21,6 +21,7 @@ from .staleness import PUT_BACK
 from .target_probe import UNKNOWN_VERSION
 
 if TYPE_CHECKING:
+    from .outlook import Outlook
     from .processes import Running
     from .transaction import FileReport, SiteChanges
 
@@ -37,11 +38,15 @@ class Reverted:
 
 @dataclass(frozen=True)
 class Applied:
-    """What ``apply`` came to: the plan as it now stands, and whether anything was written."""
+    """What ``apply`` came to: the plan as it now stands, and whether anything was written.
+
+    ``outlook`` has the letters of the pair, where LMCache is there and something was to be changed.
+    """
 
     view: View
     written: bool
     refusal: KvpatchError | None = None
+    outlook: Outlook | None = None
 
 
 def apply(
@@ -66,23 +71,35 @@ def apply(
         # Another run may have taken the journal away since it was read.
         host = open_host(host.where, disk)
         seen = view(host, choice)
+    found = None
     try:
         refuse(seen)
         if seen.plan.changes and not while_running:
             seen = replace(seen, running=running_in(host))
             refuse_running(seen.running)
+        found = outlook_on(seen)
+        if found is not None and not choice.only:
+            found.refuse()
         check_target(host, seen.plan.changes)
         if dry_run or not seen.plan.changes:
-            return Applied(seen, written=False)
+            return Applied(seen, written=False, outlook=found)
         prefixes = bytecode_prefixes(host.environment)
         done = commit(_site_changes(host, seen), disk=disk, pycache_prefixes=prefixes)
     except KvpatchError as error:
-        return Applied(seen, written=False, refusal=error)
+        return Applied(seen, written=False, refusal=error, outlook=found)
     if done.transaction is None:
         # Another run has put the same in since this one planned.
         return Applied(view(open_host(host.where, disk), choice), written=False)
     applied = View(_reread(host), seen.selection, _as_applied(seen.plan), seen.running)
-    return Applied(applied, written=True)
+    return Applied(applied, written=True, outlook=found)
+
+
+def outlook_on(seen: View) -> Outlook | None:
+    """The letters of the pair, where there are two packages and something is to be changed."""
+    from .outlook import outlook
+
+    there = "lmcache" in seen.host.environment.packages
+    return outlook(seen) if there and seen.plan.changes else None
 
 
 def _reread(host: Host) -> Host:

@@ -271,6 +271,65 @@ def _progress(line: str) -> None:
     click.echo(line, err=True)
 
 
+@cli.command()
+@_where
+@_choice
+@click.pass_obj
+def compat(disk: Any, /, as_json: bool, only: Any, skip: Any, **where: Any) -> None:
+    """Say by letters what keeps this vLLM and LMCache from blending, before and after apply."""
+    from . import verbs
+
+    _finish(verbs.compat(_place(where), _chosen(only, skip), _disk(disk)), as_json)
+
+
+@cli.command()
+@click.option("--vllm", default="", metavar="SPEC", help="vLLM releases, such as '>=0.26'.")
+@click.option("--lmcache", default="", metavar="SPEC", help="LMCache releases.")
+@click.option("--pre", is_flag=True, help="Pre-releases too.")
+@click.option(
+    "--source",
+    "sources",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A wheel or a folder of sources, checked beside the releases of the index.",
+)
+@click.option(
+    "--baseline",
+    type=click.Path(path_type=Path),
+    help="An earlier --json report: exit 1 if a pair that was green is not.",
+)
+@click.option(
+    "--jobs", default=8, show_default=True, type=click.IntRange(1, 64), help="Wheels read at once."
+)
+@click.option("--markdown", type=click.Path(path_type=Path), help="Write a job summary there.")
+@click.option("--junit", type=click.Path(path_type=Path), help="Write a JUnit file there.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write the matrix as a page there.")
+@_json
+def validate(
+    as_json: bool,
+    vllm: str,
+    lmcache: str,
+    baseline: Path | None,
+    markdown: Path | None,
+    junit: Path | None,
+    html: Path | None,
+    **asked: Any,
+) -> None:
+    """Plan and check every release of the package index, reading only the files it takes."""
+    from . import summary
+    from .stack import default_cache
+    from .validate import Request
+
+    request = Request({"vllm": vllm, "lmcache": lmcache}, **asked)
+    files = summary.Files(markdown, junit, html)
+    _finish(summary.report(request, baseline, files, default_cache(), _say), as_json)
+
+
+def _say(line: str) -> None:
+    with _reader_may_leave(sys.stderr):
+        click.echo(f"kvpatch: {line}", err=True)
+
+
 def main(arguments: list[str] | None = None, disk: Any = None) -> NoReturn:
     """Run the command line and exit.
 

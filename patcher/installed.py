@@ -113,6 +113,12 @@ class InstalledTree:
             kept = site.store.original(changed.original)
         return Source(path, content, Provenance.OTHER, kept, why=why)
 
+    def opaque(self, name: str, module: str) -> bool:
+        """Whether the site folder has an extension of that module, or a folder of that name."""
+        site = self.environment.packages[name].site
+        base = site.joinpath(*module.split("."))
+        return base.is_dir() or any(base.parent.glob(f"{base.name}.*.so"))
+
     def record(self, name: str) -> Record:
         """The RECORD of the distribution that carries the package, read once."""
         if name not in self.records:

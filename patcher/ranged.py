@@ -91,7 +91,15 @@ class _Wanting:
 class RangedFile(io.RawIOBase):
     """A seekable file over explicit ranges of a URL. Suffix ranges are not answered everywhere."""
 
-    def __init__(self, session: requests.Session, url: str, size: int | None, what: str) -> None:
+    def __init__(
+        self,
+        session: requests.Session,
+        url: str,
+        size: int | None,
+        what: str,
+        *,
+        tail: int | None = None,
+    ) -> None:
         super().__init__()
         self._session = session
         self._url = url
@@ -99,7 +107,18 @@ class RangedFile(io.RawIOBase):
         self._position = 0
         self._spans: list[tuple[int, bytes]] = []
         self._size = self._ask_size() if size is None else size
-        self.fetch(max(0, self._size - _TAIL), self._size)
+        ahead = _TAIL if tail is None else tail
+        self.fetch(max(0, self._size - ahead), self._size)
+
+    @property
+    def size(self) -> int:
+        """The size of the whole file in bytes."""
+        return self._size
+
+    @property
+    def fetched(self) -> int:
+        """How many bytes were read over the network so far."""
+        return sum(len(data) for _, data in self._spans)
 
     def seekable(self) -> bool:
         """It is."""

@@ -70,6 +70,39 @@ class Tree(Protocol):
         """The paths of that package's files that kvpatch wrote, by the journal."""
 
 
+class ReadableTree(Tree, Protocol):
+    """A tree of which any file can be read, and of which it is known what else there is."""
+
+    def opaque(self, name: str, module: str) -> bool:
+        """Whether a module of that package is an extension, or a folder without ``__init__``."""
+
+
+@dataclass(frozen=True)
+class OverlaidTree:
+    """A tree with some of its files replaced: how it will be after an apply."""
+
+    under: ReadableTree
+    files: Mapping[str, bytes]
+
+    def package(self, name: str) -> Package | None:
+        """The distribution of that package."""
+        return self.under.package(name)
+
+    def source(self, name: str, path: str) -> Source | None:
+        """The file of that path, the replaced one where there is one."""
+        if path in self.files:
+            return Source(path, self.files[path], Provenance.OTHER)
+        return self.under.source(name, path)
+
+    def owned(self, name: str) -> tuple[str, ...]:
+        """The paths that the journal under it knows."""
+        return self.under.owned(name)
+
+    def opaque(self, name: str, module: str) -> bool:
+        """Whether the tree under it has that module other than as source."""
+        return self.under.opaque(name, module)
+
+
 @dataclass(frozen=True)
 class FolderTree:
     """Files held in memory, all pristine unless said otherwise: a wheel's, or an example's."""
@@ -90,3 +123,11 @@ class FolderTree:
     def owned(self, name: str) -> tuple[str, ...]:  # noqa: ARG002
         """Nothing: no journal stands behind such a tree."""
         return ()
+
+    def opaque(self, name: str, module: str) -> bool:  # noqa: ARG002
+        """Whether the files show an extension of that module, or a folder of that name."""
+        base = module.replace(".", "/")
+        return any(
+            path.startswith(f"{base}/") or (path.startswith(f"{base}.") and path.endswith(".so"))
+            for path in self.files
+        )

@@ -62,11 +62,14 @@ def apply(
     threading.Thread(target=importlib.import_module, args=("libcst",), daemon=True).start()
     host = hosts.open_host(where, disk)
     done = application.apply(host, choice, disk, while_running=while_running, dry_run=dry_run)
-    if done.refusal is not None:
-        text = "\n".join([environment_line(done.view), "", patches_text(done.view.plan)])
-        data = {**plan_data(done.view), "written": False, "dry_run": dry_run}
-        return Report("apply", text, data, done.refusal.exit_code, (done.refusal,))
+    found = done.outlook
+    compat = {"compat": found.data if found else None}
     lines = [environment_line(done.view), "", patches_text(done.view.plan), ""]
+    lines += [*found.lines, ""] if found else []
+    if done.refusal is not None:
+        data = {**plan_data(done.view), **compat, "written": False, "dry_run": dry_run}
+        text = "\n".join(lines).rstrip("\n")
+        return Report("apply", text, data, done.refusal.exit_code, (done.refusal,))
     if done.written:
         names = [file.path for file in done.view.plan.files if file.pending]
         back = command(done.view.host.where, "revert")
@@ -75,8 +78,18 @@ def apply(
         lines.append("nothing was written: this was a dry run, and apply would go through")
     else:
         lines.append("everything was in place already; nothing was written")
-    data = {**plan_data(done.view), "written": done.written, "dry_run": dry_run}
+    data = {**plan_data(done.view), **compat, "written": done.written, "dry_run": dry_run}
     return Report("apply", "\n".join(lines), data)
+
+
+def compat(where: Where, choice: Choice, disk: Disk) -> Report:
+    """The letters of the installed pair, as it stands and with the patches."""
+    from .outlook import compat_report
+
+    _know(choice)
+    with _looking():
+        seen = hosts.view(hosts.open_host(where, disk), choice)
+        return compat_report(seen, environment_line(seen))
 
 
 def verify(where: Where, choice: Choice, disk: Disk) -> Report:

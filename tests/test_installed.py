@@ -152,3 +152,11 @@ def test_a_version_that_is_none_is_the_environments_fault(tmp_path: Path) -> Non
 def test_looking_creates_nothing(site: FakeSite) -> None:
     tree(site).source("vllm", WORKER)
     assert not site.state.exists()
+
+
+def test_extensions_and_bare_folders_of_the_site_are_known(site: FakeSite) -> None:
+    (site.path / "vllm" / "_C.abi3.so").write_bytes(b"")
+    (site.path / "vllm" / "space").mkdir()
+    found = tree(site)
+    modules = ("vllm._C", "vllm.space", "vllm.gone", "vllm.v1.worker.gpu_worker")
+    assert [found.opaque("vllm", name) for name in modules] == [True, True, False, False]

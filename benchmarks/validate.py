@@ -1,0 +1,101 @@
+"""Times ``kvpatch validate`` of every pair against the least that its work can cost.
+
+The floor, measured in the same run: the same ranges fetched bare by the same client, the patched
+files parsed with libcst, the other files it read parsed with ``ast``. Warm is a second run.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import gc
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+import libcst
+from kvpatch import codebase, matrix, ranged
+from kvpatch.index import configured, connection, releases
+from kvpatch.validate import FIRST, Request, validate
+
+LIMIT_COLD, LIMIT_WARM, LIMIT_BYTES, LIMIT_MB = 1.5, 0.1, 1 / 200, 600
+
+
+def main() -> int:
+    """Measure; exit 1 where a limit is missed."""
+    gc.disable()
+    asked: list[tuple[str, int, int]] = []
+    read: dict[int, bytes] = {}
+    patched: dict[int, bytes] = {}
+    ask, of, planned = ranged.RangedFile._ask, codebase.Facts.of, matrix.Workshop.planned
+
+    def asking(self: ranged.RangedFile, start: int, end: int) -> tuple[bytes, int]:
+        asked.append((self._url, start, end))
+        return ask(self, start, end)
+
+    def reading(self: codebase.Facts, content: bytes) -> object:
+        read[hash(content)] = content
+        return of(self, content)
+
+    def planning(self: matrix.Workshop, release: object, other: object) -> object:
+        found = planned(self, release, other)  # type: ignore[arg-type]
+        patched.update((hash(file.content), file.content) for file in found.plan.files)
+        return found
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as watching:
+        cache = Path(folder)
+        watching.enter_context(mock.patch.object(ranged.RangedFile, "_ask", asking))
+        watching.enter_context(mock.patch.object(codebase.Facts, "of", reading))
+        watching.enter_context(mock.patch.object(matrix.Workshop, "planned", planning))
+        request = Request(dict.fromkeys(FIRST, ""))
+        cold = timed(lambda: validate(request, cache, say))
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        warm = timed(lambda: validate(request, cache, say))
+        wheels = [w for name, spec in FIRST.items() for w in releases(name, spec, cache=cache)]
+    floor = timed(lambda: fetch(asked))
+    floor += timed(lambda: [libcst.parse_module(content) for content in patched.values()])
+    floor += timed(lambda: [parse(c) for key, c in read.items() if key not in patched])
+    share = sum(end - start for _, start, end in asked) / sum(w.size or 0 for w in wheels)
+    rows = [
+        ("cold, of the floor", cold / floor, LIMIT_COLD),
+        ("warm, of cold", warm / cold, LIMIT_WARM),
+        ("bytes read, of the wheels", share, LIMIT_BYTES),
+        ("peak memory, MB", peak, LIMIT_MB),
+    ]
+    print(f"cold {cold:.1f} s, floor {floor:.1f} s, warm {warm:.2f} s")
+    for name, value, limit in rows:
+        print(f"{name:26} {value:8.4f}  limit {limit:8.4f}  {'ok' if value <= limit else 'MISSED'}")
+    return int(any(value > limit for _, value, limit in rows))
+
+
+def fetch(asked: list[tuple[str, int, int]]) -> None:
+    """The same ranges, over connections that are kept open."""
+    with connection(configured()) as session:
+        for url, start, end in asked:
+            session.get(url, headers={"Range": f"bytes={start}-{end - 1}"}, timeout=60).content  # noqa: B018
+
+
+def parse(content: bytes) -> None:
+    """The bare parse."""
+    with contextlib.suppress(SyntaxError):
+        ast.parse(content)
+
+
+def say(line: str) -> None:
+    """Progress, on stderr."""
+    print(line, file=sys.stderr)
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds of wall time."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""The matrix as one self-contained page: a heat map whose cells open their findings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+from .compat import MEANINGS
+
+
+def page(data: Mapping[str, Any]) -> str:
+    """The HTML of ``data`` of a validate report; it fetches nothing and works from a file."""
+    template = files(__package__).joinpath("heatmap.html").read_text("utf-8")
+    return template.replace("/*DATA*/null", _embedded(compact(data)))
+
+
+def compact(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The data as the page takes it: findings once each, and by number in the pairs."""
+    findings: dict[tuple[str, ...], int] = {}
+    pairs = []
+    for pair in data["pairs"]:
+        numbers = []
+        for finding in pair["findings"]:
+            words = ("letter", "when", "path", "sentence", "scope")
+            key = tuple(str(finding[word]) for word in words)
+            key += (str(finding["line"]), " ".join(finding["cures"]))
+            state = finding["before"] + 2 * finding["after"]
+            numbers.append([findings.setdefault(key, len(findings)), state])
+        pairs.append(
+            {
+                "v": pair["vllm"],
+                "l": pair["lmcache"],
+                "b": "".join(pair["before"]),
+                "a": "".join(pair["after"]),
+                "ok": pair["ok"],
+                "s": pair["settings"],
+                "f": numbers,
+            }
+        )
+    return {
+        "summary": data["summary"],
+        "meanings": dict(MEANINGS),
+        "findings": list(findings),
+        "pairs": pairs,
+    }
+
+
+def _embedded(data: Mapping[str, Any]) -> str:
+    """JSON that no text in it can end the script element of."""
+    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace("\u2028", " ")

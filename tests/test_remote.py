@@ -1,0 +1,157 @@
+"""Single members of wheels by ranges, and what is kept of them; servers and wheels that lie."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+import requests
+from kvpatch import remote
+from kvpatch.index import Wheel
+from kvpatch.outcome import KvpatchError
+from kvpatch.remote import RemoteWheel
+from packaging.version import Version
+from web import Answer, Web, ranges_of, serving
+
+TEXT = b"".join(b"line %d\n" % number for number in range(3000))
+
+
+def packed(change: Callable[[zipfile.ZipFile], None] = lambda _: None) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("demo/__init__.py", b"")
+        archive.writestr("demo/near.py", b"x = 1\n", zipfile.ZIP_STORED)
+        archive.writestr("demo/big.abi3.so", bytes(range(256)) * 2000, zipfile.ZIP_STORED)
+        archive.writestr("demo/deep/text.py", TEXT)
+        archive.writestr("demo-1.0.dist-info/METADATA", b"Name: demo\n")
+        change(archive)
+    return stream.getvalue()
+
+
+WHEEL = packed()
+
+
+@pytest.fixture
+def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(remote, "_TAIL", 256)
+    monkeypatch.setattr(remote, "_GAP", 1024)
+    with serving(ranges_of(WHEEL)) as server:
+        yield server
+
+
+def wheel_on(web: Web, cache: Path, data: bytes = WHEEL) -> RemoteWheel:
+    name = "demo-1.0-py3-none-any.whl"
+    digest = sha256(data).hexdigest()
+    wheel = Wheel("demo", Version("1.0"), name, f"{web.url}/{name}", len(data), digest, False)
+    return RemoteWheel(wheel, requests.Session(), cache)
+
+
+def test_members_come_as_they_were_packed_and_few_bytes_are_read(web: Web, tmp_path: Path) -> None:
+    wheel = wheel_on(web, tmp_path)
+    assert wheel.read("demo/deep/text.py") == TEXT
+    assert wheel.read("demo/near.py") == b"x = 1\n"
+    assert wheel.read("demo/__init__.py") == b""
+    assert wheel.read("demo/gone.py") is None
+    assert wheel.metadata() == b"Name: demo\n"
+    assert 0 < wheel.traffic.bytes < len(WHEEL) / 10
+    assert wheel.traffic.requests >= len(web.asked) - 1
+    assert all(asked.range for asked in web.asked)
+
+
+def test_members_that_lie_together_come_in_one_request(web: Web, tmp_path: Path) -> None:
+    wheel = wheel_on(web, tmp_path)
+    wheel.entries  # noqa: B018
+    before = len(web.asked)
+    wheel.prefetch(["demo/__init__.py", "demo/near.py", "demo/gone.py"])
+    assert len(web.asked) == before + 1
+    wheel.read("demo/near.py")
+    assert len(web.asked) == before + 1
+    assert set(wheel.read_paths) == {"demo/near.py"}
+
+
+def test_a_second_look_asks_the_server_nothing(web: Web, tmp_path: Path) -> None:
+    wheel_on(web, tmp_path).read("demo/near.py")
+    asked = len(web.asked)
+    again = wheel_on(web, tmp_path)
+    assert again.read("demo/near.py") == b"x = 1\n"
+    assert len(web.asked) == asked
+
+
+def test_the_same_member_of_another_wheel_is_not_fetched_again(web: Web, tmp_path: Path) -> None:
+    wheel_on(web, tmp_path).read("demo/deep/text.py")
+    other = packed(lambda archive: archive.writestr("demo/new.py", b"y = 2\n"))
+    web.answer = ranges_of(other)
+    second = wheel_on(web, tmp_path, other)
+    second.entries  # noqa: B018
+    asked = len(web.asked)
+    assert second.read("demo/deep/text.py") == TEXT
+    assert len(web.asked) == asked
+
+
+def test_a_damaged_cache_is_fetched_anew(web: Web, tmp_path: Path) -> None:
+    wheel_on(web, tmp_path).read("demo/near.py")
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"broken")
+    assert wheel_on(web, tmp_path).read("demo/near.py") == b"x = 1\n"
+
+
+def test_extensions_and_folders_are_known_from_the_directory_alone(
+    web: Web, tmp_path: Path
+) -> None:
+    wheel = wheel_on(web, tmp_path)
+    modules = ("demo.big", "demo.deep", "demo", "demo.gone")
+    assert [wheel.opaque(module) for module in modules] == [True, True, True, False]
+    wheel.forget()
+    assert wheel.opaque("demo.big")
+
+
+def flipped(data: bytes) -> bytes:
+    place = data.index(b"demo/deep/text.py") + 40
+    return data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :]
+
+
+def bomb(archive: zipfile.ZipFile) -> None:
+    archive.writestr("demo/bomb.py", bytes(8_000_000))
+
+
+def encrypted(data: bytes) -> bytes:
+    changed = bytearray(data)
+    place = changed.rindex(b"PK\x01\x02", 0, changed.rindex(b"demo/deep/text.py"))
+    changed[place + 8] |= 1
+    return bytes(changed)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (flipped(WHEEL), "damaged demo/deep/text.py"),
+        (packed(bomb), "oversized demo/bomb.py"),
+        (encrypted(WHEEL), "encrypted demo/deep/text.py"),
+        (b"no zip at all" * 100, "not a sound wheel"),
+    ],
+)
+def test_wheels_that_lie_are_named(web: Web, tmp_path: Path, data: bytes, why: str) -> None:
+    web.answer = ranges_of(data)
+    with pytest.raises(KvpatchError, match=why) as caught:
+        wheel_on(web, tmp_path, data).read("demo/deep/text.py")
+    assert (caught.value.code, int(caught.value.exit_code)) == ("bad-wheel", 4)
+
+
+def test_a_server_that_ignores_ranges_is_found_out(web: Web, tmp_path: Path) -> None:
+    web.answer = lambda _: Answer(WHEEL)
+    with pytest.raises(KvpatchError) as caught:
+        wheel_on(web, tmp_path).read("demo/near.py")
+    assert caught.value.code == "no-ranges"
+
+
+def test_a_server_that_sends_another_member_is_found_out(web: Web, tmp_path: Path) -> None:
+    wheel_on(web, tmp_path).entries  # noqa: B018
+    web.answer = ranges_of(bytes(len(WHEEL)))
+    with pytest.raises(KvpatchError, match="has no header"):
+        wheel_on(web, tmp_path).read("demo/near.py")

@@ -1,0 +1,227 @@
+"""validate against an index in this process: what is read, kept, and left when things go wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commands import Ran, kvpatch
+from pair_stand_in import ATTENTION, GPU, UTILS, WORKER, replaced
+from small_index import SmallIndex, small_index, wheel_bytes
+
+
+@pytest.fixture
+def index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SmallIndex]:
+    with small_index(monkeypatch, tmp_path / "cache") as served:
+        served.add("vllm", "0.25.1")
+        served.add("vllm", "0.12.0", {ATTENTION: ""})
+        served.add("lmcache", "0.5.6")
+        yield served
+
+
+def pairs(ran: Ran) -> dict[tuple[str, str], tuple[str, str, bool]]:
+    return {
+        (pair["vllm"], pair["lmcache"]): (
+            "".join(pair["before"]),
+            "".join(pair["after"]),
+            pair["ok"],
+        )
+        for pair in ran.data["pairs"]
+    }
+
+
+def test_every_pair_has_its_letters_before_and_after(index: SmallIndex) -> None:
+    ran = kvpatch("validate", "--json")
+    assert ran.code == 0
+    assert pairs(ran) == {
+        ("0.12.0", "0.5.6"): ("HA", "A", False),
+        ("0.25.1", "0.5.6"): ("H", "", True),
+    }
+    told = ran.data["summary"]
+    assert (told["pairs"], told["green_as_released"]) == (2, 0)
+    assert (told["green_by_registration_alone"], told["green_after"]) == (1, 1)
+    assert told["vllm_without_a_green_pair"] == ["0.12.0"]
+    (row,) = [row for row in ran.data["releases"] if row["version"] == "0.25.1"]
+    assert (row["ok"], row["patches"][0]["outcome"], row["error"]) == (True, "pending", None)
+    (finding,) = [f for f in ran.data["pairs"][1]["findings"] if f["letter"] == "H"]
+    assert (finding["before"], finding["after"], finding["cures"]) == (True, False, ["KV001"])
+
+
+def test_progress_is_on_stderr_and_the_counts_are_in_the_text(index: SmallIndex) -> None:
+    ran = kvpatch("validate")
+    assert "2 releases of vLLM, 1 of LMCache, 2 pairs" in ran.out
+    assert "vLLM that no LMCache blends with after apply: 0.12.0" in ran.out
+    assert "checking LMCache 0.5.6 against 2 vLLM (1/1)" in ran.err
+
+
+def test_a_second_run_reads_no_wheel_and_says_the_same(index: SmallIndex) -> None:
+    first = kvpatch("validate", "--json")
+    asked = len(index.ranges)
+    assert asked > 0
+    second = kvpatch("validate", "--json")
+    assert len(index.ranges) == asked
+    assert second.data["pairs"] == first.data["pairs"]
+    assert second.data["releases"] == first.data["releases"]
+    index.add("lmcache", "0.5.7")
+    # The list of releases is kept for an hour.
+    for kept in (Path(str(index_folder())) / "index").rglob("lmcache.json"):
+        kept.unlink()
+    third = kvpatch("validate", "--json")
+    assert set(pairs(third)) > set(pairs(first))
+
+
+def index_folder() -> Path:
+    from kvpatch.stack import default_cache
+
+    return default_cache()
+
+
+def test_little_of_the_wheels_is_read(index: SmallIndex) -> None:
+    ran = kvpatch("validate", "--json")
+    # The extensions are most of the bytes, and are never asked for.
+    assert 0 < ran.data["summary"]["bytes"] < sum(map(len, index.wheels.values())) / 2
+    assert ran.data["summary"]["requests"] == len(index.ranges)
+
+
+def test_specs_choose_and_yanked_and_pre_releases_are_left_out(index: SmallIndex) -> None:
+    index.add("vllm", "0.26.0rc1")
+    index.yanked.add(index.add("vllm", "0.24.0"))
+    assert {key[0] for key in pairs(kvpatch("validate", "--json"))} == {"0.12.0", "0.25.1"}
+    newer = kvpatch("validate", "--json", "--pre", "--vllm", ">=0.20")
+    assert {key[0] for key in pairs(newer)} == {"0.25.1", "0.26.0rc1"}
+
+
+def test_a_release_that_cant_be_read_is_a_row_and_the_rest_goes_on(index: SmallIndex) -> None:
+    index.broken.add("vllm-0.12.0-py3-none-any.whl")
+    ran = kvpatch("validate", "--json")
+    assert ran.code == 0
+    assert set(pairs(ran)) == {("0.25.1", "0.5.6")}
+    (row,) = [row for row in ran.data["releases"] if row["error"]]
+    assert (row["version"], row["error"]["code"], row["ok"]) == ("0.12.0", "no-network", False)
+    assert ran.data["summary"]["unreadable"] == ["vllm 0.12.0"]
+
+
+def test_a_newest_release_that_cant_be_read_is_a_no(index: SmallIndex) -> None:
+    index.wheels["vllm-0.25.1-py3-none-any.whl"] = b"not a zip"
+    ran = kvpatch("validate", "--json")
+    assert (ran.code, ran.data["releases"][1]["error"]["code"]) == (1, "bad-wheel")
+
+
+def test_a_damaged_cache_is_read_anew(index: SmallIndex) -> None:
+    first = kvpatch("validate", "--json")
+    for path in index_folder().rglob("*"):
+        if path.is_file() and "index" not in path.parts:
+            path.write_bytes(b"{}")
+    assert kvpatch("validate", "--json").data["pairs"] == first.data["pairs"]
+
+
+ANCHOR = "        ensure_kv_transfer_initialized(self.vllm_config, kv_cache_config)\n"
+NEWER = {
+    "gone": replaced(WORKER, ANCHOR, ""),
+    "moved": replaced(WORKER, ANCHOR, "        self._start(kv_cache_config)\n"),
+    "doubled": replaced(WORKER, ANCHOR, ANCHOR + ANCHOR),
+    "absorbed": replaced(
+        WORKER,
+        ANCHOR,
+        "        VLLMModelTracker.register_model(ENGINE_NAME, self.model_runner.get_model())\n"
+        + ANCHOR,
+    ),
+}
+NEWER["absorbed"][WORKER] = (
+    "from lmcache.integration.vllm.utils import ENGINE_NAME\n"
+    "from lmcache.v1.compute.models.utils import VLLMModelTracker\n"
+    + str(NEWER["absorbed"][WORKER])
+)
+
+
+@pytest.mark.parametrize(
+    ("what", "outcome", "code"),
+    [
+        ("gone", "missing", 1),
+        ("moved", "missing", 1),
+        ("doubled", "ambiguous", 1),
+        ("absorbed", "absorbed", 0),
+    ],
+)
+def test_a_new_release_is_red_or_absorbed_as_its_anchor_stands(
+    index: SmallIndex, what: str, outcome: str, code: int
+) -> None:
+    index.add("vllm", "0.40.0", NEWER[what])
+    ran = kvpatch("validate", "--json")
+    (row,) = [row for row in ran.data["releases"] if row["version"] == "0.40.0"]
+    assert {p["id"]: p["outcome"] for p in row["patches"]}["KV001"] == outcome
+    assert ran.code == code
+    assert row["ok"] is (code == 0)
+    if code:
+        assert "newest-unpatched" in [error["code"] for error in ran.envelope["errors"]]
+        assert pairs(ran)["0.40.0", "0.5.6"][1].startswith("H")
+    else:
+        assert pairs(ran)["0.40.0", "0.5.6"] == ("", "", True)
+
+
+def test_a_wheel_and_a_folder_are_checked_beside_the_index(
+    index: SmallIndex, tmp_path: Path
+) -> None:
+    wheel = tmp_path / "vllm-0.41.0-py3-none-any.whl"
+    wheel.write_bytes(wheel_bytes("vllm", "0.41.0", {UTILS: ""}))
+    folder = tmp_path / "checkout"
+    (folder / "lmcache").mkdir(parents=True)
+    (folder / "lmcache" / "__init__.py").write_text("")
+    (folder / "lmcache" / "_version.py").write_text("__version__ = version = '0.6.0.dev1'\n")
+    ran = kvpatch("validate", "--json", "--source", wheel, "--source", folder)
+    found = pairs(ran)
+    assert found["0.41.0", "0.5.6"][0] == "XH"
+    assert found["0.25.1", "0.6.0.dev1"][0].startswith("X")
+
+
+def test_a_pair_that_was_green_and_is_red_is_a_no(index: SmallIndex, tmp_path: Path) -> None:
+    report = tmp_path / "was.json"
+    report.write_text(json.dumps(kvpatch("validate", "--json").envelope))
+    assert kvpatch("validate", "--baseline", report).code == 0
+    data = json.loads(report.read_text())
+    data["data"]["pairs"][0]["ok"] = True
+    report.write_text(json.dumps(data))
+    ran = kvpatch("validate", "--json", "--baseline", report)
+    assert (ran.code, [error["code"] for error in ran.envelope["errors"]]) == (1, ["regression"])
+    assert (
+        "vLLM 0.12.0 with LMCache 0.5.6 was green and is A" in ran.envelope["errors"][0]["message"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "word"),
+    [
+        (["--vllm", "newest"], 2, "bad-spec"),
+        (["--vllm", ">99"], 4, "no-releases"),
+        (["--baseline", "/nowhere"], 2, "bad-baseline"),
+        (["--source", "/nowhere"], 4, "bad-source"),
+        (["--jobs", "0"], 2, "usage"),
+        (["--html", "/nowhere/page.html"], 4, "not-written"),
+    ],
+)
+def test_bad_input_has_its_code(
+    index: SmallIndex, options: list[str], code: int, word: str
+) -> None:
+    ran = kvpatch("validate", "--json", *options)
+    assert (ran.code, ran.envelope["errors"][0]["code"]) == (code, word)
+    assert ran.envelope["errors"][0]["hint"]
+
+
+def test_without_an_index_it_is_the_network(
+    index: SmallIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple/")
+    ran = kvpatch("validate", "--json")
+    assert (ran.code, ran.envelope["errors"][0]["code"]) == (4, "no-network")
+
+
+def test_a_changed_lmcache_file_changes_the_verdict(index: SmallIndex) -> None:
+    kvpatch("validate", "--json")
+    index.add("lmcache", "0.5.6", {GPU: "", UTILS: None})
+    for kept in (index_folder() / "index").rglob("lmcache.json"):
+        kept.unlink()
+    before = len(index.ranges)
+    kvpatch("validate", "--json")
+    assert len(index.ranges) > before
