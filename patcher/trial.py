@@ -24,7 +24,7 @@ from . import trial_checks as checks
 from .bounded import run
 from .installer import Say
 from .outcome import ExitCode, KvpatchError, Report
-from .schema import misread
+from .misread import misread
 from .stack import Stack, default_cache, ensure, existing
 from .trial_checks import MULTI, OTHER, PROBE, Check
 from .trial_engine import Bench, EngineRun, reasons

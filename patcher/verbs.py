@@ -146,7 +146,7 @@ def show(patch_id: str) -> Report:
 
 def profile(where: Where, name: str, settings: Mapping[str, str], disk: Disk) -> Report:
     """The LMCache configuration for a use, as the installed LMCache understands it."""
-    from . import render, schema
+    from . import render, schema_source
 
     render.require(name)
     host = hosts.open_host(where, disk, needs="lmcache")
@@ -162,7 +162,7 @@ def profile(where: Where, name: str, settings: Mapping[str, str], disk: Disk) ->
     brief = Choice(options=Options(brief=True))
     registered = patched(hosts.view(host, brief).plan) if vllm else None
     pair = render.Pair(found.version, vllm.version if vllm else None, registered)
-    keys = schema.read_schema(read, str(found.version))
+    keys = schema_source.read_schema(read, str(found.version))
     made = render.render(name, keys, pair, settings)
     data = {
         "profile": name,
