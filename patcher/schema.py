@@ -73,6 +73,7 @@ class Schema:
         dead_aliases: the same for those that it lists and does not follow.
         deprecated: old name to the release's own words for it.
         reading: how values are taken.
+        encoder_prefix: what stands before keys that are for the encoder cache alone.
         validate: the release's own check, given an object with the values; it raises, logs a
             warning through ``log``, and may change values.
     """
@@ -84,6 +85,7 @@ class Schema:
     dead_aliases: Mapping[str, str] = field(default_factory=dict)
     deprecated: Mapping[str, str] = field(default_factory=dict)
     reading: Reading = Reading()
+    encoder_prefix: str = ""
     validate: Convert | None = field(default=None, compare=False)
     log: list[str] = field(default_factory=list, compare=False)
 

@@ -85,6 +85,7 @@ def parse_schema(
         aliases={old: new for old, new in live.items() if new in keys},
         dead_aliases=dead | {old: new for old, new in live.items() if new not in keys},
         deprecated=deprecated,
+        encoder_prefix=_constant(module, "_EC_FILE_PREFIX"),
         reading=functions.reading(),
         validate=functions.validate,
         log=functions.logged.messages,
@@ -199,6 +200,14 @@ def _texts(module: ast.Module, name: str) -> Mapping[str, str]:
             found = _literal(value)
             return found if isinstance(found, dict) else {}
     return {}
+
+
+def _constant(module: ast.Module, name: str) -> str:
+    for statement in module.body:
+        value = _assigned(statement, name)
+        if value is not None:
+            return _text(value) or ""
+    return ""
 
 
 def _changes_definitions(statement: ast.stmt) -> bool:

@@ -23,8 +23,8 @@ from typing import Any
 from . import trial_checks as checks
 from .bounded import run
 from .installer import Say
-from .outcome import ExitCode, KvpatchError, Report
 from .misread import misread
+from .outcome import ExitCode, KvpatchError, Report
 from .stack import Stack, default_cache, ensure, existing
 from .trial_checks import MULTI, OTHER, PROBE, Check
 from .trial_engine import Bench, EngineRun, reasons
