@@ -203,6 +203,26 @@ def profile(
     _finish(verbs.save_profile(report, output, force=force) if output else report, as_json)
 
 
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--lmcache", metavar="V", help="A release on the index, not the installed one.")
+@click.option("--vllm", metavar="V", help="Release of the vLLM beside it.")
+@click.option("--env-file", type=click.Path(path_type=Path), help="Variables, NAME=VALUE a line.")
+@click.option("--pid", type=click.IntRange(min=1), help="Take the variables of that process.")
+@click.option("--serve", metavar="COMMAND", help="The command that starts vLLM, in one argument.")
+@click.option("--fix", is_flag=True, help="Mend what is certain; comments and order stay.")
+@click.option("--sarif", type=click.Path(path_type=Path), help="Write the findings there, too.")
+@_where
+@click.pass_obj
+def lint(disk: Any, /, file: Path, as_json: bool, **rest: Any) -> None:
+    """Check an LMCache configuration against the release that will read it."""
+    from . import linting
+
+    names = ("lmcache", "vllm", "env_file", "pid", "serve", "fix", "sarif")
+    asked = linting.Asked(**{name: rest[name] for name in names})
+    _finish(linting.run_lint(_place(rest), _disk(disk), file, asked), as_json)
+
+
 def main(arguments: list[str] | None = None, disk: Any = None) -> NoReturn:
     """Run the command line and exit.
 

@@ -98,7 +98,8 @@ def _unknown(context: Context, name: str) -> Finding:
     schema, history = context.schema, context.history
     told = f"LMCache {schema.version} has no key {name}"
     if f"{EXTRA}.{name}" in history.spans and schema.has(f"{EXTRA}.{name}"):
-        fix = Fix("rename", name, f"{EXTRA}.{name}")
+        inner = f"{EXTRA}.{name}"
+        fix = None if inner in context.file.entries else Fix("rename", name, inner)
         told += f" at the top level; it is read inside {EXTRA}"
         return _at(context, rules.MISPLACED, told, name, fix)
     new = schema.dead_aliases.get(name)
