@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -113,6 +114,9 @@ def _from_file(schema: Schema, values: Mapping[Any, Any]) -> Iterator[tuple[str,
             continue
         spelt, written = given[key.name]
         value, failure = _converted(schema, key, written)
+        form = schema.reading.remote_form if key.name == "remote_url" else ""
+        if form and value is not None and not re.match(form, str(value)):
+            value, failure = None, "stop"
         yield key.name, Seen(key.name, value, written, "file", spelt, failure)
 
 
@@ -121,8 +125,8 @@ def _converted(schema: Schema, key: Key, written: Any) -> tuple[Any, str]:
     if not schema.reading.converts_file:
         if key.convert is None:
             return written, ""
-    elif written is None:
-        return None, ""
+    elif written is None or key.env_converter is None:
+        return written, ""
     elif key.convert is None:
         return Unknown(f"{key.env_converter}"), ""
     try:
@@ -146,6 +150,10 @@ def _from_environment(
         resolved[schema.aliases.get(name, name)] = found
     for name, (variable, text) in resolved.items():
         key = schema.keys[name]
+        if key.env_converter is None:
+            # LMCache looks for the converter of every variable, and stops where there is none.
+            yield Seen(name, None, text, "environment", variable, "stop")
+            continue
         if key.convert is None:
             unknown = Unknown(f"{key.env_converter}")
             yield Seen(name, unknown, text, "environment", variable)

@@ -49,6 +49,7 @@ class Reading:
         unquote: what is done to the text of a variable before it is converted.
         overrides: ``lmcache.<key>`` in vLLM's ``kv_connector_extra_config`` counts.
         converts_overrides: those values go through the converters.
+        remote_form: a pattern that ``remote_url`` in a file has to match; empty for any.
         validates: after what the configuration is checked: ``file`` or ``env``; empty for never.
     """
 
@@ -58,6 +59,7 @@ class Reading:
     unquote: Convert | None = field(default=None, compare=False)
     overrides: bool = True
     converts_overrides: bool = True
+    remote_form: str = ""
     validates: str = "env"
 
 

@@ -27,6 +27,7 @@ _DEFINITIONS = "_CONFIG_DEFINITIONS"
 _ALIASES = "_CONFIG_ALIASES"
 _DEPRECATED = "_DEPRECATED_CONFIGS"
 _CLASS = "LMCacheEngineConfig"
+_SETTER = "validate_and_set_config_value"
 
 
 def read_schema(read: Callable[[str], bytes | None], version: str) -> Schema:
@@ -45,7 +46,7 @@ def read_schema(read: Callable[[str], bytes | None], version: str) -> Schema:
     reading = replace(
         schema.reading,
         env_beside_file=b".update_config_from_env(" in loader,
-        overrides=any(b'startswith("lmcache.")' in text for text in adapters),
+        overrides=any(_SETTER.encode() in text for text in adapters),
     )
     return replace(schema, reading=reading)
 
@@ -103,8 +104,10 @@ class _Functions:
             for one in node.body
         ]
         self.class_based = bool(methods)
+        self.own = module.body
         self.all = ast.Module([*base.body, *module.body, *methods], [])
         self.named = {one.name: one for one in self.all.body if isinstance(one, ast.FunctionDef)}
+        self.base = {one.name: one for one in ast.walk(base) if isinstance(one, ast.FunctionDef)}
         self.inner = {
             node.name: node for node in ast.walk(self.all) if isinstance(node, ast.FunctionDef)
         }
@@ -118,11 +121,31 @@ class _Functions:
     def validate(self) -> Convert | None:
         return self.pure.get("_validate_config") or self.pure.get("validate")
 
+    def _update(self) -> ast.FunctionDef | None:
+        """The method that puts the environment over a file, of two the one that the class has."""
+        name = "update_config_from_env"
+        given = any(
+            isinstance(node, ast.Dict) and any(key and _text(key) == name for key in node.keys)
+            for one in self.own
+            for node in ast.walk(one)
+        )
+        own, base = self.named.get(f"_{name}"), self.base.get(f"_{name}")
+        return own if given or base is None else base
+
+    def _remote_form(self) -> str:
+        """The pattern that a remote URL has to match in a file; empty where none is asked for."""
+        loader = self.inner.get("_from_file") or self.inner.get("from_file")
+        for node in ast.walk(loader) if loader else ():
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "match":
+                text = _text(node.args[0]) or ""
+                if "://" in text:
+                    return text
+        return ""
+
     def reading(self) -> Reading:
         safely = "_apply_env_converter_safely"
-        override = "validate_and_set_config_value"
-        setter = self.named.get(override) or self.named.get(f"_{override}")
-        update = self.named.get("_update_config_from_env")
+        setter = self.named.get(_SETTER) or self.named.get(f"_{_SETTER}")
+        update = self._update()
         start = self.inner.get("_post_init")
         if self.class_based or (start and _calls(start, "validate")):
             validates = "file"
@@ -136,6 +159,7 @@ class _Functions:
             overrides=setter is not None,
             converts_overrides=setter is not None and _calls(setter, safely),
             validates=validates,
+            remote_form=self._remote_form(),
         )
 
 
@@ -238,14 +262,18 @@ def _from_class(module: ast.Module, functions: _Functions) -> Mapping[str, Key]:
     """The fields of the dataclass, with the defaults that ``from_file`` has of its own."""
     for statement in module.body:
         if isinstance(statement, ast.ClassDef) and statement.name == _CLASS:
-            defaults, converters = _file_reading(statement)
+            defaults, named, dicts = _file_reading(statement)
+            converters: dict[str, Convert] = {
+                name: functions.pure[of] for name, of in named.items() if of in functions.pure
+            }
+            converters.update(dict.fromkeys(dicts, _only_dict))
             return {
                 field.target.id: Key(
                     field.target.id,
                     ast.unparse(field.annotation),
                     defaults.get(field.target.id, _literal(field.value)),
                     None,
-                    functions.pure.get(converters.get(field.target.id, "")),
+                    converters.get(field.target.id),
                 )
                 for field in statement.body
                 if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
@@ -253,13 +281,29 @@ def _from_class(module: ast.Module, functions: _Functions) -> Mapping[str, Key]:
     return {}
 
 
-def _file_reading(node: ast.ClassDef) -> tuple[Mapping[str, object | Unknown], Mapping[str, str]]:
-    """By key: the default that ``from_file`` has, and the function it puts the value through."""
+def _only_dict(value: object) -> object:
+    """Stands for the assertion that a value is a dict."""
+    if value is not None and not isinstance(value, dict):
+        raise TypeError("it must be a dict")
+    return value
+
+
+def _file_reading(
+    node: ast.ClassDef,
+) -> tuple[Mapping[str, object | Unknown], Mapping[str, str], set[str]]:
+    """What ``from_file`` has: defaults, functions a value goes through, keys that must be dicts."""
     defaults: dict[str, object | Unknown] = {}
     converters: dict[str, str] = {}
+    dicts: set[str] = set()
     for function in node.body:
         if not (isinstance(function, ast.FunctionDef) and function.name == "from_file"):
             continue
+        asserted = [one.test for one in ast.walk(function) if isinstance(one, ast.Assert)]
+        dicts |= {
+            test.args[0].id
+            for test in asserted
+            if isinstance(test, ast.Call) and isinstance(test.args[0], ast.Name)
+        }
         for call in ast.walk(function):
             if not isinstance(call, ast.Call) or not call.args:
                 continue
@@ -272,7 +316,7 @@ def _file_reading(node: ast.ClassDef) -> tuple[Mapping[str, object | Unknown], M
                     converters[_text(given.args[0]) or ""] = call.func.id
                 elif isinstance(given, ast.Name):
                     converters.setdefault(given.id, call.func.id)
-    return defaults, converters
+    return defaults, converters, dicts
 
 
 def _extra_names(module: ast.Module) -> Iterator[str]:
