@@ -9,15 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from . import environment, key_history
-from .fsops import Disk
-from .host import Where
 from .launch import parse_launch
 from .lint import Linted, Surroundings, lint
-from .mend import mended, write_over
 from .outcome import ExitCode, KvpatchError, Report
 from .release import Release, find_release
 from .rules import Finding, Level, spelt
-from .sarif import sarif
 from .schema import Unknown
 from .yaml_source import YamlFile, read_yaml
 
@@ -26,6 +22,8 @@ from .yaml_source import YamlFile, read_yaml
 class Asked:
     """What the user named besides the file; None for what was not named."""
 
+    python: Path | None = None
+    site: Path | None = None
     lmcache: str | None = None
     vllm: str | None = None
     env_file: Path | None = None
@@ -35,7 +33,7 @@ class Asked:
     fix: bool = False
 
 
-def run_lint(where: Where, disk: Disk, path: Path, asked: Asked) -> Report:
+def run_lint(path: Path, asked: Asked) -> Report:
     """Check a configuration file, and mend it where that was asked for.
 
     Raises:
@@ -56,7 +54,7 @@ def run_lint(where: Where, disk: Disk, path: Path, asked: Asked) -> Report:
     elif asked.pid is not None:
         environ = environment.from_process(asked.pid)
     file = read_yaml(path)
-    release = find_release(where, disk, asked.lmcache, asked.vllm)
+    release = find_release(asked.python, asked.site, asked.lmcache, asked.vllm)
     around = Surroundings(environ, asked.pid is not None, launch, release.vllm, release.python)
     history = key_history.load()
 
@@ -66,6 +64,8 @@ def run_lint(where: Where, disk: Disk, path: Path, asked: Asked) -> Report:
     notes: list[str] = []
     fixed: list[str] = []
     if asked.fix:
+        from .mend import mended, write_over
+
         after, fixes = mended(file, lambda one: check(one).findings)
         fixed = [fix.sentence for fix in fixes]
         if after.text != file.text:
@@ -74,6 +74,8 @@ def run_lint(where: Where, disk: Disk, path: Path, asked: Asked) -> Report:
         file = after
     linted = check(file)
     if asked.sarif is not None:
+        from .sarif import sarif
+
         _write(asked.sarif, json.dumps(sarif(str(path), linted.findings), indent=2) + "\n")
     data = {
         "file": str(path),

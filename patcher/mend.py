@@ -101,7 +101,7 @@ def _rewritten(text: str, fixes: Sequence[Fix]) -> str:
     ending = "\r\n" if "\r\n" in body else "\n"
     mapping, sequence, offset = _indents(body)
     yaml.indent(mapping=mapping, sequence=sequence, offset=offset)
-    yaml.explicit_start = body.lstrip().startswith("---")  # type: ignore[assignment]
+    yaml.explicit_start = body.lstrip().startswith("---")
     try:
         document = yaml.load(body)
         if document is None:

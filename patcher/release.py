@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
+from .cache import default_cache
 from .outcome import ExitCode, KvpatchError
 from .schema import Schema
 from .schema_source import FILES, read_schema
 
 if TYPE_CHECKING:
-    from .fsops import Disk
-    from .host import Host, Where
+    from .locate import Environment
 
 FIRST = Version("0.3.3")
 
@@ -31,22 +31,24 @@ class Release:
         schema: what it reads.
         vllm: release of the vLLM beside it; None where there is none, or none was named.
         python: version of the Python it runs on; None where it is not known.
-        host: the environment it was found in; None for a release on the index.
+        environment: where it was found; None for a release on the index.
     """
 
     lmcache: Version
     schema: Schema
     vllm: Version | None = None
     python: tuple[int, ...] | None = None
-    host: Host | None = None
+    environment: Environment | None = None
 
 
-def find_release(where: Where, disk: Disk, lmcache: str | None, vllm: str | None) -> Release:
+def find_release(
+    python: Path | None, site: Path | None, lmcache: str | None, vllm: str | None
+) -> Release:
     """The named release, or the installed one.
 
     Args:
-        where: the environment to look in where no release is named.
-        disk: how files are read.
+        python: as for :func:`kvpatch.locate.locate`.
+        site: the same.
         lmcache: a release on the index; None for the installed one.
         vllm: a release of vLLM to take instead of the installed one.
 
@@ -54,41 +56,39 @@ def find_release(where: Where, disk: Disk, lmcache: str | None, vllm: str | None
         KvpatchError: ``bad-version`` (exit 2), ``no-release`` (exit 3), what locating an
             environment and reading the index raise.
     """
-    beside = _version("--vllm", vllm)
-    named = _version("--lmcache", lmcache)
-    if named is not None:
-        from .stack import default_cache
-
-        read = read_from_index(named, default_cache())
-        return Release(named, read_schema(read, str(named)), beside)
-    return _installed(where, disk, beside)
+    beside = version_of("--vllm", vllm)
+    named = version_of("--lmcache", lmcache)
+    if named is None:
+        return _installed(python, site, beside)
+    read = read_from_index(named, default_cache())
+    return Release(named, read_schema(read, str(named)), beside)
 
 
-def _installed(where: Where, disk: Disk, vllm: Version | None) -> Release:
-    from . import host as hosts
+def _installed(python: Path | None, site: Path | None, vllm: Version | None) -> Release:
+    from .locate import locate
 
     try:
-        host = hosts.open_host(where, disk, needs="lmcache")
+        environment = locate(python, site, needs="lmcache")
     except KvpatchError as error:
         error.hint += "; or name a release: --lmcache 0.5.6"
         raise
-    found = host.tree.package("lmcache")
-    if found is None:
-        raise RuntimeError("LMCache was located, and then was not")
+    found = environment.packages["lmcache"]
 
     def read(path: str) -> bytes | None:
-        source = host.tree.source("lmcache", path)
-        return source.content if source else None
+        try:
+            return (found.site / path).read_bytes()
+        except FileNotFoundError:
+            return None
 
-    beside = host.tree.package("vllm")
-    interpreter = host.environment.interpreter
-    python = interpreter.version[:2] if interpreter else None
+    version = version_of(found.distribution, found.version) or FIRST
+    beside = environment.packages.get("vllm")
+    interpreter = environment.interpreter
     return Release(
-        found.version,
-        read_schema(read, str(found.version)),
-        vllm or (beside.version if beside else None),
-        python,
-        host,
+        version,
+        read_schema(read, str(version)),
+        vllm or (version_of(beside.distribution, beside.version) if beside else None),
+        interpreter.version[:2] if interpreter else None,
+        environment,
     )
 
 
@@ -117,7 +117,12 @@ def read_from_index(version: Version, cache: Path) -> Read:
     return read_members(wheel, FILES, cache).get
 
 
-def _version(option: str, text: str | None) -> Version | None:
+def version_of(option: str, text: str | None) -> Version | None:
+    """A version that was given; None for none.
+
+    Raises:
+        KvpatchError: ``bad-version``, exit 2.
+    """
     if text is None:
         return None
     try:

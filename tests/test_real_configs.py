@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from kvpatch.render import Pair, Rendered, render
+from kvpatch.render import Rendered, render
 from kvpatch.schema import Schema
 from kvpatch.schema_source import CONFIG, parse_schema, read_schema
+from kvpatch.templates import Pair
 from packaging.version import Version
 from releases import ReleaseFilesMissingError, lmcache_releases, release_file, vllm_releases
 

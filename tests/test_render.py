@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import yaml
 from kvpatch.outcome import ExitCode, KvpatchError
-from kvpatch.render import Pair, Rendered, profiles, render
+from kvpatch.render import Rendered, render
 from kvpatch.schema import Key, Schema
+from kvpatch.templates import Pair, profiles
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
