@@ -9,7 +9,7 @@ from pathlib import Path
 from . import __version__
 from .outcome import ExitCode, KvpatchError
 from .render import Rendered, comment, header
-from .serving import Serve, shell
+from .serving import Serve, quoted, shell
 from .templates import Pair, Template
 
 CONFIG_NAME = "lmcache.yaml"
@@ -79,8 +79,6 @@ def write(folder: Path, texts: Mapping[str, str], *, force: bool) -> None:
 
 def script(top: Sequence[str], serve: Serve) -> str:
     """The commands to type, with what has to be known above them."""
-    from .serving import quoted
-
     lines = [*top, "#", *comment(serve.why), ""]
     if serve.server:
         lines += ["# First, and to be left running:", f"PYTHONHASHSEED=0 {shell(serve.server)}", ""]
@@ -89,15 +87,11 @@ def script(top: Sequence[str], serve: Serve) -> str:
 
 
 def _env(top: Sequence[str], serve: Serve) -> str:
-    from .serving import quoted
-
     lines = [*top, "#", "# For systemd's EnvironmentFile, or a shell: set -a; . ./vllm.env", ""]
     return "\n".join([*lines, *(f"{n}={quoted(v)}" for n, v in serve.environ.items()), ""])
 
 
 def _script(top: Sequence[str], serve: Serve, folder: Path) -> str:
-    from .serving import quoted
-
     return "\n".join(
         [
             "#!/usr/bin/env bash",
@@ -164,8 +158,8 @@ def _compose(template: Template, pair: Pair, made: Rendered) -> str:
         volumes.append(f"{storage}:{storage}")
     lines = [
         f"# Made by kvpatch {__version__}: docker compose up",
-        "# The image needs LMCache beside vLLM, and the patches of kvpatch: run `kvpatch apply` in a",
-        "# layer of your own on top of it.",
+        "# The image needs LMCache beside vLLM, and the patches of kvpatch: run `kvpatch apply` in",
+        "# a layer of your own on top of it.",
         "services:",
         "  vllm:",
         f"    image: vllm/vllm-openai:{tag}",

@@ -108,7 +108,7 @@ def utilization(gpu_gib: float, buffer_mib: int, share: float = 0.9) -> float:
     if left < 0.1:
         raise KvpatchError(
             "no-gpu-memory",
-            f"a GDS buffer of {buffer_mib} MiB leaves vLLM nothing of {gpu_gib:g} GiB of GPU memory",
+            f"a GDS buffer of {buffer_mib} MiB leaves vLLM nothing of a GPU of {gpu_gib:g} GiB",
             "give a lower --max-model-len, more --tp, or --kv-dtype fp8",
         )
     return int(left * 100 + 1e-9) / 100

@@ -53,9 +53,7 @@ def list_profiles() -> Report:
     """What there is to make."""
     infos = templates.profiles()
     width = max(len(info.name) for info in infos)
-    lines = []
-    for info in infos:
-        lines.append(f"{info.name:{width}}  {' '.join(info.purpose.split())}")
+    lines = [f"{info.name:{width}}  {' '.join(info.purpose.split())}" for info in infos]
     data = [
         {
             "name": info.name,

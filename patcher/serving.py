@@ -193,7 +193,7 @@ def _sizes(wanted: Wanted, made: Numbers, template: Template, notes: list[str]) 
 
 
 def shell(words: tuple[str, ...] | list[str], *, wide: bool = True) -> str:
-    """A command as a shell reads it; ``wide`` puts an option with its value on a line of its own."""
+    """A command as a shell reads it; ``wide`` puts each option on a line of its own."""
     if not wide:
         return " ".join(map(quoted, words))
     lines = [""]

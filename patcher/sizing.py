@@ -101,8 +101,9 @@ def numbers(wanted: Wanted, *, gds: bool) -> Numbers:
         staging_gib=_STAGING_GIB,
         prompt=prompt,
         cpu_prompt=(
-            f"Holds {_PROMPTS} of the longest prompts: {_PROMPTS} * {tokens} tokens * {token} bytes "
-            f"a token of {name} = {token * tokens * _PROMPTS / GIB:.1f} GiB, at least {_STAGING_GIB:g}."
+            f"Holds {_PROMPTS} of the longest prompts: {_PROMPTS} * {tokens} tokens * {token} "
+            f"bytes a token of {name} = {token * tokens * _PROMPTS / GIB:.1f} GiB, at least "
+            f"{_STAGING_GIB:g}."
         ),
         share=utilization(wanted.gpu_gib, buffer if gds else 0) if wanted.gpu_gib else None,
         blocks=int(cpu * GIB) // (token * BLOCK),

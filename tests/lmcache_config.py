@@ -53,9 +53,12 @@ for case in json.load(sys.stdin):
         del os.environ[name]
     os.environ.update(case["environ"])
     try:
-        config = module.LMCacheEngineConfig.from_file(case["file"])
-        if case["updates"]:
-            config.update_config_from_env()
+        if case["file"] is None:
+            config = module.LMCacheEngineConfig.from_env()
+        else:
+            config = module.LMCacheEngineConfig.from_file(case["file"])
+            if case["updates"]:
+                config.update_config_from_env()
         for key, value in case["overrides"].items():
             setter(config, key, value)
         values = {name: getattr(config, name) for name in case["names"]}
@@ -86,7 +89,8 @@ def executed(release: str, cases: Sequence[Mapping[str, Any]], folder: Path) -> 
 
     Args:
         release: of LMCache.
-        cases: ``text`` of the file, ``environ``, ``overrides``, ``names`` of keys to tell.
+        cases: ``text`` of the file (None for none), ``environ``, ``overrides``, and ``names``
+            of the keys to tell.
         folder: for the release's files and the configurations.
     """
     code = folder / "code"
@@ -99,11 +103,12 @@ def executed(release: str, cases: Sequence[Mapping[str, Any]], folder: Path) -> 
     takes = any(SETTER in found.get(path, b"") for path in ADAPTERS)
     told = []
     for number, case in enumerate(cases):
-        file = folder / f"{number}.yaml"
-        file.write_text(case["text"], "utf-8")
+        file = folder / f"{number}.yaml" if case["text"] is not None else None
+        if file is not None:
+            file.write_text(case["text"], "utf-8")
         told.append(
             {
-                "file": str(file),
+                "file": None if file is None else str(file),
                 "environ": case.get("environ", {}),
                 "updates": updates,
                 "overrides": case.get("overrides", {}) if takes else {},
