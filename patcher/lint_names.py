@@ -63,8 +63,10 @@ def variables(context: Context) -> Iterator[Finding]:
             right = f"""{PREFIX}EXTRA_CONFIG='{{"{inner}": ...}}'"""
             told = f"LMCache reads no {name}: {inner} is a key inside of {right}"
         else:
-            found = _right_name(context, key)
+            found = _renamed(context, key)
             close = f"{PREFIX}{found.upper()}" if found else nearest_upper(plain, known)
+            if key.startswith("config"):
+                close = f"{PREFIX}CONFIG_FILE"
             if close is None and key not in context.history.first_line:
                 continue
             told = f"LMCache {context.schema.version} reads no variable {name}"
@@ -130,10 +132,14 @@ def _since(name: str, since: str) -> str:
 
 
 def _right_name(context: Context, key: str) -> str | None:
+    return _renamed(context, key) or nearest(key, [*context.schema.keys])
+
+
+def _renamed(context: Context, key: str) -> str | None:
     renaming = context.history.renaming(key, context.schema)
     if renaming is not None and "." not in renaming.name:
         return renaming.name
-    return context.schema.dead_aliases.get(key) or nearest(key, [*context.schema.keys])
+    return context.schema.dead_aliases.get(key)
 
 
 def _for_encoder(context: Context, name: str) -> bool:

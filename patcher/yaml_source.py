@@ -102,7 +102,7 @@ def parse_yaml(text: str, path: str = "-") -> YamlFile:
         return _refused(path, text, Problem("syntax", "it holds control characters", line))
     try:
         node = loader.get_single_node()
-        if node is None:
+        if node is None or node.tag == "tag:yaml.org,2002:null":
             return YamlFile(path, text)
         if _size(node) > MOST_VALUES:
             return _refused(path, text, Problem("syntax", "its anchors unfold without end"))
