@@ -7,7 +7,6 @@ without a word are in ``RENAMED``, and a test checks each against the releases.
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -124,5 +123,7 @@ def build(schemas: Mapping[str, Schema], first_line: Sequence[str]) -> str:
 
 def nearest(name: str, known: Sequence[str]) -> str | None:
     """The known name that is closest to one, where any is close."""
+    import difflib
+
     found = difflib.get_close_matches(name.lower(), known, 1, _CLOSE)
     return found[0] if found else None

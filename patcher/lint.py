@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
 from . import lint_combinations, lint_launch, lint_names, lint_values, rules
 from .coercion import Effective, effective
 from .key_history import History
-from .launch import Launch
 from .lint_context import Context
 from .rules import Finding, Level
 from .schema import Schema
 from .yaml_source import YamlFile
+
+if TYPE_CHECKING:
+    from .launch import Launch
 
 _CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     lint_names.keys,

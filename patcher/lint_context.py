@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
 from .coercion import Effective
 from .key_history import History
-from .launch import Launch
 from .rules import Finding, Fix, Level, Rule
 from .schema import Schema
 from .yaml_source import YamlFile
+
+if TYPE_CHECKING:
+    from .launch import Launch
 
 
 @dataclass(frozen=True)

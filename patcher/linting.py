@@ -6,16 +6,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import environment, key_history
-from .launch import parse_launch
+from . import key_history
 from .lint import Linted, Surroundings, lint
 from .outcome import ExitCode, KvpatchError, Report
 from .release import Release, find_release
 from .rules import Finding, Level, spelt
 from .schema import Unknown
 from .yaml_source import YamlFile, read_yaml
+
+if TYPE_CHECKING:
+    from .launch import Launch
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,7 @@ def run_lint(path: Path, asked: Asked) -> Report:
             "give one of them",
             ExitCode.USAGE,
         )
-    launch = parse_launch(asked.serve) if asked.serve is not None else None
-    environ: Mapping[str, str] | None = None
-    if asked.env_file is not None:
-        environ = environment.from_file(asked.env_file)
-    elif asked.pid is not None:
-        environ = environment.from_process(asked.pid)
+    launch, environ = _surroundings(asked)
     file = read_yaml(path)
     release = find_release(asked.python, asked.site, asked.lmcache, asked.vllm)
     around = Surroundings(environ, asked.pid is not None, launch, release.vllm, release.python)
@@ -88,6 +85,23 @@ def run_lint(path: Path, asked: Asked) -> Report:
     code = ExitCode.DONE if linted.clean else ExitCode.NO
     text = _text(str(path), release, linted, fixed)
     return Report("lint", text, data, code, notes=tuple(notes))
+
+
+def _surroundings(asked: Asked) -> tuple[Launch | None, Mapping[str, str] | None]:
+    """The command and the environment that were named."""
+    launch, environ = None, None
+    if asked.serve is not None:
+        from .launch import parse_launch
+
+        launch = parse_launch(asked.serve)
+    if asked.env_file is not None or asked.pid is not None:
+        from . import environment
+
+        if asked.env_file is not None:
+            environ = environment.from_file(asked.env_file)
+        elif asked.pid is not None:
+            environ = environment.from_process(asked.pid)
+    return launch, environ
 
 
 def _text(path: str, release: Release, linted: Linted, fixed: list[str]) -> str:

@@ -18,7 +18,7 @@ from .host import Choice, Host, Where
 from .model_config import read_model
 from .outcome import ExitCode, KvpatchError, Outcome, Report
 from .plan import GOAL, Options
-from .release import read_from_index, version_of
+from .release import schema_from_index, version_of
 from .render import Rendered, header, render
 from .report import patched
 from .schema import Schema
@@ -160,7 +160,7 @@ def _pair(template: Template, where: Where, disk: Disk, asked: Asked) -> tuple[P
     lmcache, vllm = version_of("--lmcache", asked.lmcache), version_of("--vllm", asked.vllm)
     free = template.kind == "vllm"
     if lmcache is not None and not free:
-        named = read_schema(read_from_index(lmcache, default_cache()), str(lmcache))
+        named = schema_from_index(lmcache, default_cache())
         return Pair(lmcache, vllm, cured=_curable(lmcache, vllm)), named
     if free and vllm is not None:
         return Pair(None, vllm), Schema("", {})

@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 from .cache import default_cache
 from .outcome import ExitCode, KvpatchError
 from .schema import Schema
-from .schema_source import FILES, read_schema
+from .schema_code import keep, kept
 
 if TYPE_CHECKING:
     from .locate import Environment
@@ -60,12 +60,12 @@ def find_release(
     named = version_of("--lmcache", lmcache)
     if named is None:
         return _installed(python, site, beside)
-    read = read_from_index(named, default_cache())
-    return Release(named, read_schema(read, str(named)), beside)
+    return Release(named, schema_from_index(named, default_cache()), beside)
 
 
 def _installed(python: Path | None, site: Path | None, vllm: Version | None) -> Release:
     from .locate import locate
+    from .schema_source import read_schema
 
     try:
         environment = locate(python, site, needs="lmcache")
@@ -92,6 +92,22 @@ def _installed(python: Path | None, site: Path | None, vllm: Version | None) -> 
     )
 
 
+def schema_from_index(version: Version, cache: Path) -> Schema:
+    """The schema of a release on the index. A release never changes, so it is read once.
+
+    Raises:
+        KvpatchError: as :func:`read_from_index`; ``unknown-layout``.
+    """
+    place = cache / "schema" / f"lmcache-{version}.json"
+    found = kept(place)
+    if found is None:
+        from .schema_source import read_schema
+
+        found = read_schema(read_from_index(version, cache), str(version))
+        keep(found, place)
+    return found
+
+
 def read_from_index(version: Version, cache: Path) -> Read:
     """How the files of an LMCache release are read from the package index, by way of the cache.
 
@@ -100,6 +116,7 @@ def read_from_index(version: Version, cache: Path) -> Read:
     """
     from .index import kept_releases, releases
     from .ranged import read_members
+    from .schema_source import FILES
 
     wheels = {wheel.version: wheel for wheel in kept_releases("lmcache", cache=cache)}
     if version not in wheels:

@@ -22,13 +22,15 @@ class Unknown:
 class Key:
     """One key of the configuration file, with the source text of its type and converter.
 
-    ``convert`` is that converter, callable; None where there is none, or none that can be read.
+    ``converter`` is what values go through: the converter, or what a file's reader calls by itself.
+    ``convert`` is that, callable; None where there is none, or none that is seen to be pure.
     """
 
     name: str
     type: str
     default: object | Unknown
     env_converter: str | None
+    converter: str = field(default="", compare=False)
     convert: Convert | None = field(default=None, compare=False)
 
     @property
@@ -76,6 +78,8 @@ class Schema:
         deprecated: old name to the release's own words for it.
         reading: how values are taken.
         encoder_prefix: what stands before keys that are for the encoder cache alone.
+        code: the source of the release's functions that ``convert``, ``unquote`` and ``validate``
+            are made of.
         validate: the release's own check, given an object with the values; it raises, logs a
             warning through ``log``, and may change values.
     """
@@ -88,6 +92,7 @@ class Schema:
     deprecated: Mapping[str, str] = field(default_factory=dict)
     reading: Reading = Reading()
     encoder_prefix: str = ""
+    code: str = field(default="", compare=False)
     validate: Convert | None = field(default=None, compare=False)
     log: list[str] = field(default_factory=list, compare=False)
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from .outcome import KvpatchError
-from .purecode import Logged, pure_expression, pure_functions
-from .schema import EXTRA, Convert, Key, Reading, Schema, Unknown
+from .schema import EXTRA, Key, Schema, Unknown
+from .schema_code import ONLY_DICT, bind
+from .schema_functions import CLASS, SETTER, Functions, text_of
 
 CONFIG = "lmcache/v1/config.py"
 BASE = "lmcache/v1/config_base.py"
@@ -26,8 +27,6 @@ FILES = (CONFIG, BASE, *READERS, LOADER, *ADAPTERS)
 _DEFINITIONS = "_CONFIG_DEFINITIONS"
 _ALIASES = "_CONFIG_ALIASES"
 _DEPRECATED = "_DEPRECATED_CONFIGS"
-_CLASS = "LMCacheEngineConfig"
-_SETTER = "validate_and_set_config_value"
 
 
 def read_schema(read: Callable[[str], bytes | None], version: str) -> Schema:
@@ -46,7 +45,7 @@ def read_schema(read: Callable[[str], bytes | None], version: str) -> Schema:
     reading = replace(
         schema.reading,
         env_beside_file=b".update_config_from_env(" in loader,
-        overrides=any(_SETTER.encode() in text for text in adapters),
+        overrides=any(SETTER.encode() in text for text in adapters),
     )
     return replace(schema, reading=reading)
 
@@ -68,18 +67,19 @@ def parse_schema(
     module = _parsed(source, version)
     modules = [module, *(_parsed(text, version) for text in readers)]
     extra = frozenset(name for one in modules for name in _extra_names(one))
-    functions = _Functions(module, _parsed(base, version) if base else ast.Module([], []))
-    keys = _from_definitions(module, version, functions)
+    functions = Functions(module, _parsed(base, version) if base else ast.Module([], []))
+    keys = _from_definitions(module, version)
     if keys is None:
         keys = _from_class(module, functions)
     if not keys:
-        raise _unknown(version, f"{CONFIG} has neither {_DEFINITIONS} nor fields of {_CLASS}")
+        raise _unknown(version, f"{CONFIG} has neither {_DEFINITIONS} nor fields of {CLASS}")
     aliases = _texts(module, _ALIASES)
     deprecated = _texts(module, _DEPRECATED)
     # An alias is looked up only for a name that is also listed as deprecated.
     live = {old: new for old, new in aliases.items() if old in deprecated}
     dead = {old: new for old, new in aliases.items() if old not in live and old not in keys}
-    return Schema(
+    converters = [key.converter for key in keys.values() if key.converter]
+    found = Schema(
         version,
         keys,
         extra,
@@ -88,84 +88,9 @@ def parse_schema(
         deprecated=deprecated,
         encoder_prefix=_constant(module, "_EC_FILE_PREFIX"),
         reading=functions.reading(),
-        validate=functions.validate,
-        log=functions.logged.messages,
+        code=functions.code(converters),
     )
-
-
-class _Functions:
-    """The functions of a release's configuration code, those of its class among them."""
-
-    def __init__(self, module: ast.Module, base: ast.Module) -> None:
-        methods = [
-            one
-            for node in module.body
-            if isinstance(node, ast.ClassDef) and node.name == _CLASS
-            for one in node.body
-        ]
-        self.class_based = bool(methods)
-        self.own = module.body
-        self.all = ast.Module([*base.body, *module.body, *methods], [])
-        self.named = {one.name: one for one in self.all.body if isinstance(one, ast.FunctionDef)}
-        self.base = {one.name: one for one in ast.walk(base) if isinstance(one, ast.FunctionDef)}
-        self.inner = {
-            node.name: node for node in ast.walk(self.all) if isinstance(node, ast.FunctionDef)
-        }
-        self.logged = Logged([])
-        self.pure = pure_functions(self.all, list(self.named), self.logged)
-
-    def converter(self, text: str) -> Convert | None:
-        return pure_expression(text, self.pure)
-
-    @property
-    def validate(self) -> Convert | None:
-        return self.pure.get("_validate_config") or self.pure.get("validate")
-
-    def _update(self) -> ast.FunctionDef | None:
-        """The method that puts the environment over a file, of two the one that the class has."""
-        name = "update_config_from_env"
-        given = any(
-            isinstance(node, ast.Dict) and any(key and _text(key) == name for key in node.keys)
-            for one in self.own
-            for node in ast.walk(one)
-        )
-        own, base = self.named.get(f"_{name}"), self.base.get(f"_{name}")
-        return own if given or base is None else base
-
-    def _remote_form(self) -> str:
-        """The pattern that a remote URL has to match in a file; empty where none is asked for."""
-        loader = self.inner.get("_from_file") or self.inner.get("from_file")
-        for node in ast.walk(loader) if loader else ():
-            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "match":
-                text = _text(node.args[0]) or ""
-                if "://" in text:
-                    return text
-        return ""
-
-    def reading(self) -> Reading:
-        safely = "_apply_env_converter_safely"
-        setter = self.named.get(_SETTER) or self.named.get(f"_{_SETTER}")
-        update = self._update()
-        start = self.inner.get("_post_init")
-        if self.class_based or (start and _calls(start, "validate")):
-            validates = "file"
-        else:
-            validates = "env" if update and _calls(update, "validate") else ""
-        return Reading(
-            converts_file=not self.class_based,
-            none_on_failure=safely in self.named,
-            env_beside_file=update is not None,
-            unquote=self.pure.get("_parse_quoted_string"),
-            overrides=setter is not None,
-            converts_overrides=setter is not None and _calls(setter, safely),
-            validates=validates,
-            remote_form=self._remote_form(),
-        )
-
-
-def _calls(function: ast.FunctionDef, name: str) -> bool:
-    called = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
-    return any(getattr(one, "attr", getattr(one, "id", "")) == name for one in called)
+    return bind(found)
 
 
 def _parsed(source: bytes, version: str) -> ast.Module:
@@ -175,9 +100,7 @@ def _parsed(source: bytes, version: str) -> ast.Module:
         raise _unknown(version, "its configuration code is not valid Python") from None
 
 
-def _from_definitions(
-    module: ast.Module, version: str, functions: _Functions
-) -> Mapping[str, Key] | None:
+def _from_definitions(module: ast.Module, version: str) -> Mapping[str, Key] | None:
     found: dict[str, Key] | None = None
     for statement in module.body:
         value = _assigned(statement, _DEFINITIONS)
@@ -185,15 +108,14 @@ def _from_definitions(
             if found is not None or not isinstance(value, ast.Dict):
                 raise _unknown(version, f"{_DEFINITIONS} is not one dict literal")
             found = {
-                name: _definition(name, node, version, functions)
-                for name, node in _items(value, version)
+                name: _definition(name, node, version) for name, node in _items(value, version)
             }
         elif found is not None and _changes_definitions(statement):
             raise _unknown(version, f"{_DEFINITIONS} is changed after its definition")
     return found
 
 
-def _definition(name: str, node: ast.expr, version: str, functions: _Functions) -> Key:
+def _definition(name: str, node: ast.expr, version: str) -> Key:
     if not isinstance(node, ast.Dict):
         raise _unknown(version, f"{_DEFINITIONS} has no dict literal for {name}")
     parts = dict(_items(node, version))
@@ -205,7 +127,7 @@ def _definition(name: str, node: ast.expr, version: str, functions: _Functions) 
         ast.unparse(parts["type"]),
         _literal(parts["default"]),
         converter,
-        None if converter is None else functions.converter(converter),
+        converter or "",
     )
 
 
@@ -230,7 +152,7 @@ def _constant(module: ast.Module, name: str) -> str:
     for statement in module.body:
         value = _assigned(statement, name)
         if value is not None:
-            return _text(value) or ""
+            return text_of(value) or ""
     return ""
 
 
@@ -258,34 +180,25 @@ def _assigned(statement: ast.stmt, name: str) -> ast.expr | None:
     return statement.value if isinstance(target, ast.Name) and target.id == name else None
 
 
-def _from_class(module: ast.Module, functions: _Functions) -> Mapping[str, Key]:
+def _from_class(module: ast.Module, functions: Functions) -> Mapping[str, Key]:
     """The fields of the dataclass, with the defaults that ``from_file`` has of its own."""
     for statement in module.body:
-        if isinstance(statement, ast.ClassDef) and statement.name == _CLASS:
+        if isinstance(statement, ast.ClassDef) and statement.name == CLASS:
             defaults, named, dicts = _file_reading(statement)
-            converters: dict[str, Convert] = {
-                name: functions.pure[of] for name, of in named.items() if of in functions.pure
-            }
-            converters.update(dict.fromkeys(dicts, _only_dict))
+            converters = {name: of for name, of in named.items() if of in functions.named}
+            converters.update(dict.fromkeys(dicts, ONLY_DICT))
             return {
                 field.target.id: Key(
                     field.target.id,
                     ast.unparse(field.annotation),
                     defaults.get(field.target.id, _literal(field.value)),
                     None,
-                    converters.get(field.target.id),
+                    converters.get(field.target.id, ""),
                 )
                 for field in statement.body
                 if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
             }
     return {}
-
-
-def _only_dict(value: object) -> object:
-    """Stands for the assertion that a value is a dict."""
-    if value is not None and not isinstance(value, dict):
-        raise TypeError("it must be a dict")
-    return value
 
 
 def _file_reading(
@@ -307,13 +220,13 @@ def _file_reading(
         for call in ast.walk(function):
             if not isinstance(call, ast.Call) or not call.args:
                 continue
-            if _is_get(call) and (name := _text(call.args[0])) is not None:
+            if _is_get(call) and (name := text_of(call.args[0])) is not None:
                 if len(call.args) == 2:
                     defaults.setdefault(name, _literal(call.args[1]))
             elif isinstance(call.func, ast.Name) and len(call.args) == 1:
                 given = call.args[0]
                 if isinstance(given, ast.Call) and _is_get(given) and given.args:
-                    converters[_text(given.args[0]) or ""] = call.func.id
+                    converters[text_of(given.args[0]) or ""] = call.func.id
                 elif isinstance(given, ast.Name):
                     converters.setdefault(given.id, call.func.id)
     return defaults, converters, dicts
@@ -327,11 +240,11 @@ def _extra_names(module: ast.Module) -> Iterator[str]:
             named = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
             looks_up = _is_get(node) and _is_extra(node.func)
             if looks_up or named.startswith("get_extra_config_"):
-                found = _text(node.args[0])
+                found = text_of(node.args[0])
         elif isinstance(node, ast.Subscript) and _is_extra(node):
-            found = _text(node.slice)
+            found = text_of(node.slice)
         elif isinstance(node, ast.Compare) and any(_names_extra(one) for one in node.comparators):
-            found = _text(node.left)
+            found = text_of(node.left)
         if found is not None:
             yield found
 
@@ -352,10 +265,6 @@ def _names_extra(node: ast.expr) -> bool:
     return (isinstance(node, ast.Attribute) and node.attr == EXTRA) or (
         isinstance(node, ast.Name) and node.id == EXTRA
     )
-
-
-def _text(node: ast.expr) -> str | None:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
 def _literal(node: ast.expr | None) -> object | Unknown:

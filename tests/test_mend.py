@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kvpatch import key_history
 from kvpatch.lint import Surroundings, lint
@@ -118,6 +118,7 @@ def test_a_whole_file_is_mended_lints_clean_and_a_second_pass_changes_nothing() 
 
 
 @pytest.mark.releases
+@settings(deadline=None, max_examples=60)
 @given(
     st.dictionaries(
         st.sampled_from(
