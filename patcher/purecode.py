@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -132,7 +132,9 @@ def pure_expression(
     node = ast.parse(text, mode="eval").body
     if isinstance(node, ast.Name):
         return functions.get(node.id) or _BUILTINS.get(node.id)
-    if not isinstance(node, ast.Lambda) or not _is_pure(node, set(functions)):
+    if not isinstance(node, ast.Lambda):
+        return None
+    if not _is_pure(node, list(ast.walk(node.body)), set(functions)):
         return None
     scope = {**_scope(None), **functions}
     made: Callable[..., Any] = eval(compile(ast.Expression(node), "<lambda>", "eval"), scope)  # noqa: S307
@@ -161,23 +163,23 @@ def _bring(
     """Compile a function into the scope, and what it calls before it."""
     if node.name in scope or node.name in pending:
         return True
-    needed = _called(node) & set(defined)
+    nodes = [one for part in node.body for one in ast.walk(part)]
+    needed = {one.id for one in nodes if isinstance(one, ast.Name)} & set(defined)
     inside = {*pending, node.name}
-    if not _is_pure(node, needed):
+    if not _is_pure(node, nodes, needed):
         return False
     if not all(_bring(defined[name], defined, scope, inside) for name in needed):
         return False
-    code = ast.Module([_bare(node)], [])
+    code = ast.Module([bare(node)], [])
     exec(compile(ast.fix_missing_locations(code), f"<{node.name}>", "exec"), scope)  # noqa: S102
     return True
 
 
-def _called(node: ast.AST) -> set[str]:
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+def bare(node: ast.FunctionDef) -> ast.FunctionDef:
+    """The function without annotations, whose names need not exist here, and without a docstring.
 
-
-def _bare(node: ast.FunctionDef) -> ast.FunctionDef:
-    """The function without annotations, whose names need not exist here."""
+    An assertion without words says what it asked for.
+    """
     arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
     plain = ast.arguments(
         posonlyargs=[],
@@ -202,13 +204,12 @@ def _is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
-def _is_pure(function: Function, known: set[str]) -> bool:
+def _is_pure(function: Function, nodes: Sequence[ast.AST], known: set[str]) -> bool:
+    """Whether all ``nodes`` of its body are on the list."""
     if isinstance(function, ast.FunctionDef) and (
         function.decorator_list or function.args.vararg or function.args.kwarg
     ):
         return False
-    body = function.body if isinstance(function, ast.FunctionDef) else [function.body]
-    nodes = [one for part in body for one in ast.walk(part)]
     own = {argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)}
     own |= {
         one.id for one in nodes if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
+from .purecode import bare
 from .schema import Reading
 from .schema_code import UNQUOTE, VALIDATE
 
@@ -42,7 +43,9 @@ class Functions:
             if node is not None and node.name not in chosen:
                 chosen[node.name] = node
                 left += [one.id for one in ast.walk(node) if isinstance(one, ast.Name)]
-        return "\n".join(ast.unparse(node) for node in chosen.values())
+        return "\n".join(
+            ast.unparse(ast.fix_missing_locations(bare(node))) for node in chosen.values()
+        )
 
     def _update(self) -> ast.FunctionDef | None:
         """The method that puts the environment over a file, of two the one that the class has."""
