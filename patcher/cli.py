@@ -234,6 +234,23 @@ def lint(file: Path, as_json: bool, **asked: Any) -> None:
     _finish(linting.run_lint(file, linting.Asked(**asked)), as_json)
 
 
+@cli.command()
+@click.option("--profile", metavar="NAME", help="Look at what this profile asks for.")
+@click.option("--config", type=click.Path(path_type=Path), help="Look at this configuration.")
+@click.option("--model", type=click.Path(path_type=Path), help="config.json, or its folder.")
+@click.option("--gds-path", help="Folder on the fast storage.")
+@click.option("--no-write", is_flag=True, help="Write no temporary file in that folder.")
+@_where
+@click.pass_obj
+def doctor(disk: Any, /, as_json: bool, no_write: bool, **rest: Any) -> None:
+    """Look at pair, configuration, model and storage: what would go wrong, and what to do."""
+    from . import doctor as doctors
+
+    names = ("profile", "config", "model", "gds_path")
+    asked = doctors.Asked(**{name: rest[name] for name in names}, write=not no_write)
+    _finish(doctors.run_doctor(_place(rest), _disk(disk), asked), as_json)
+
+
 def main(arguments: list[str] | None = None, disk: Any = None) -> NoReturn:
     """Run the command line and exit.
 

@@ -184,11 +184,11 @@ def _pair(template: Template, where: Where, disk: Disk, asked: Asked) -> tuple[P
     schema = read_schema(read, str(found.version))
     if vllm is not None:
         return Pair(found.version, vllm, cured=_curable(found.version, vllm)), schema
-    registered, cured = _patched(host) if beside else (None, {})
+    registered, cured = patches_in_place(host) if beside else (None, {})
     return Pair(found.version, release, registered, cured), schema
 
 
-def _patched(host: Host) -> tuple[bool, Mapping[str, bool | None]]:
+def patches_in_place(host: Host) -> tuple[bool, Mapping[str, bool | None]]:
     """Whether the model is registered, and by letter whether the patches for it are in place."""
     from . import host as hosts
 
