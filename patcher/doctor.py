@@ -256,8 +256,6 @@ def _table(seen: _Seen, groups: Mapping[str, list[Check]]) -> str:
             lines.append(f"  {check.state.value:11}  {check.name:{width}}  {check.reason}")
             if check.todo:
                 lines.append(f"  {'':11}  {'':{width}}  -> {check.todo}")
-    counts = [
-        f"{sum(check.state is state for checks in groups.values() for check in checks)} {state.value}"
-        for state in State
-    ]
+    states = [check.state for checks in groups.values() for check in checks]
+    counts = [f"{states.count(state)} {state.value}" for state in State]
     return "\n".join([*lines, "", ", ".join(counts)])

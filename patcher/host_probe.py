@@ -4,35 +4,40 @@ Stands alone: run as a script with the root to read below (``/`` for this host).
 JSON. It opens no device and writes nothing.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import re
 import resource
 import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 
-def text_of(root, path):
+def text_of(root: str, path: str) -> str | None:
     """A file's text; None where it can't be read."""
     try:
-        with open(os.path.join(root, path), encoding="utf-8", errors="replace") as stream:
+        with Path(root, path).open(encoding="utf-8", errors="replace") as stream:
             return stream.read(1024 * 1024)
     except OSError:
         return None
 
 
-def names(root, path):
+def names(root: str, path: str) -> list[str]:
     """What a folder holds; nothing where it can't be read."""
     try:
-        return sorted(os.listdir(os.path.join(root, path)))
+        return sorted(found.name for found in Path(root, path).iterdir())
     except OSError:
         return []
 
 
-def counters(stats):
+def counters(stats: str | None) -> dict[str, Any] | None:
     """The reads and writes that nvidia-fs has counted; None where it counts nothing."""
     if not stats:
         return None
-    found = {}
+    found: dict[str, Any] = {}
     for kind in ("Reads", "Writes"):
         line = re.search(kind + r"\s*:[^\n]*?\bn=(\d+)", stats)
         if line:
@@ -42,13 +47,13 @@ def counters(stats):
     return found
 
 
-def cufile(root, environ):
+def cufile(root: str, environ: Mapping[str, str]) -> dict[str, Any]:
     """The settings of cufile.json that matter here."""
     path = environ.get("CUFILE_ENV_PATH_JSON") or "/etc/cufile.json"
     text = text_of(root, path.lstrip("/"))
     if text is None:
         return {"path": path, "there": False}
-    found = {"path": path, "there": True}
+    found: dict[str, Any] = {"path": path, "there": True}
     # It has comments, which JSON has not.
     plain = re.sub(r'("(?:\\.|[^"\\])*")|//[^\n]*', lambda one: one[1] or "", text)
     try:
@@ -61,7 +66,7 @@ def cufile(root, environ):
     return found
 
 
-def look(root, environ):
+def look(root: str, environ: Mapping[str, str]) -> dict[str, Any]:
     """All that is told of the host."""
     stats = text_of(root, "proc/driver/nvidia-fs/stats")
     modules = text_of(root, "proc/modules") or ""

@@ -73,7 +73,7 @@ def separator_check(answer: Answer, separator: str, *, cured: bool) -> Check:
     if facts["loses_first"] and not cured:
         return fail(
             name,
-            f"LMCache drops the first token of {shown}, since this tokenizer sets no BOS: {counted}",
+            f"LMCache drops the first token of {shown}, as this tokenizer sets no BOS: {counted}",
             "take a kvpatch whose patch for it is applied",
         )
     if facts["found"] < facts["wanted"] or facts["spurious"]:

@@ -4,6 +4,8 @@ Stands alone: run as a script with the folder, the mount table to read and wheth
 writes is one temporary file in that folder, which it removes. Prints one line of JSON.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import mmap
@@ -11,18 +13,21 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 BLOCK = 4096
 
 
-def unescaped(text):
+def unescaped(text: str) -> str:
     """A path as it is, of the octal escapes that the mount table has for it."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
 
 
-def mounts(table):
+def mounts(table: str) -> dict[str, dict[str, Any]]:
     """The mounts of a ``mountinfo`` text: the later of two at one point lies on top."""
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for line in table.splitlines():
         before, dash, after = line.partition(" - ")
         left, right = before.split(), after.split()
@@ -41,20 +46,20 @@ def mounts(table):
     return found
 
 
-def mount_of(path, table):
+def mount_of(path: str, table: str) -> dict[str, Any] | None:
     """The mount that a path lies on, by whole components; None where the table has none."""
     found = mounts(table)
     here = path
     while True:
         if here in found:
             return found[here]
-        above = os.path.dirname(here)
+        above = str(Path(here).parent)
         if above == here:
             return None
         here = above
 
 
-def tried(work):
+def tried(work: Callable[[], object]) -> str:
     """``ok``, or why it failed."""
     try:
         work()
@@ -65,12 +70,12 @@ def tried(work):
     return "ok"
 
 
-def written(folder):
+def written(folder: str) -> dict[str, str]:
     """What this user can do there, each step with its outcome."""
-    steps = {}
-    names = []
+    steps: dict[str, str] = {}
+    names: list[str] = []
 
-    def create():
+    def create() -> None:
         descriptor, name = tempfile.mkstemp(dir=folder, prefix=".kvpatch-probe-")
         names.append(name)
         with os.fdopen(descriptor, "wb") as stream:
@@ -78,7 +83,7 @@ def written(folder):
             stream.flush()
             steps["fsync"] = tried(lambda: os.fsync(stream.fileno()))
 
-    def direct():
+    def direct() -> None:
         descriptor = os.open(names[0], os.O_RDWR | os.O_DIRECT)
         try:
             with mmap.mmap(-1, BLOCK) as aligned:
@@ -89,14 +94,14 @@ def written(folder):
         finally:
             os.close(descriptor)
 
-    def shared():
-        with open(names[0], "r+b") as stream, mmap.mmap(stream.fileno(), BLOCK) as region:
+    def shared() -> None:
+        with Path(names[0]).open("r+b") as stream, mmap.mmap(stream.fileno(), BLOCK) as region:
             region[0:1] = b"m"
             region.flush()
 
-    def renamed():
+    def renamed() -> None:
         target = names[0] + ".renamed"
-        os.rename(names[0], target)
+        Path(names[0]).rename(target)
         names[0] = target
 
     try:
@@ -108,27 +113,27 @@ def written(folder):
     finally:
         for name in names:
             with contextlib.suppress(OSError):
-                os.unlink(name)
+                Path(name).unlink()
     return steps
 
 
-def look(folder, table, write):
+def look(folder: str, table: str, write: bool) -> dict[str, Any]:
     """All that is told of the folder."""
-    real = os.path.realpath(folder)
-    there = os.path.isdir(real)
-    facts = {"folder": folder, "real": real, "there": there, "mount": mount_of(real, table)}
+    real = str(Path(folder).resolve())
+    there = Path(real).is_dir()
+    facts: dict[str, Any] = {"folder": folder, "real": real, "there": there}
+    facts["mount"] = mount_of(real, table)
     if there:
         space = os.statvfs(real)
         facts["free_bytes"] = space.f_bavail * space.f_frsize
         facts["free_inodes"] = space.f_favail if space.f_files else None
         facts["read_only"] = bool(space.f_flag & os.ST_RDONLY)
         facts["steps"] = written(real) if write else {}
-        facts["entries"] = sorted(os.listdir(real))[:2000]
+        facts["entries"] = sorted(path.name for path in Path(real).iterdir())[:2000]
     return facts
 
 
 if __name__ == "__main__":
     folder_given, table_path, write_given = sys.argv[1:4]
-    with open(table_path, encoding="utf-8", errors="surrogateescape") as opened:
-        text = opened.read()
+    text = Path(table_path).read_text("utf-8", "surrogateescape")
     print(json.dumps(look(folder_given, text, write_given == "write")))

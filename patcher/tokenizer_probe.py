@@ -5,9 +5,15 @@ Prints one line of JSON: the separator's tokens, what LMCache keeps of them, and
 it wants, finds, and finds inside of documents.
 """
 
+from __future__ import annotations
+
 import json
-import os
 import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+Encode = Callable[[str, bool], "list[int]"]
 
 DOCUMENTS = (
     "The river rises in the hills # and runs north.",
@@ -17,13 +23,13 @@ DOCUMENTS = (
 QUESTION = "Which of them has numbers?"
 
 
-def places(tokens, wanted):
+def places(tokens: Sequence[int], wanted: Sequence[int]) -> list[int]:
     """Where one list of tokens stands in another."""
     size = len(wanted)
     return [at for at in range(len(tokens) - size + 1) if size and tokens[at : at + size] == wanted]
 
 
-def look(encode, separator):
+def look(encode: Encode, separator: str) -> dict[str, Any]:
     """What comes of it.
 
     Args:
@@ -34,7 +40,7 @@ def look(encode, separator):
     plain = encode(separator, False)
     kept = whole[1:]
     parts = [encode(text, False) for text in DOCUMENTS]
-    joined = []
+    joined: list[int] = []
     for part in parts:
         joined += part + plain
     joined += encode(QUESTION, False)
@@ -51,20 +57,20 @@ def look(encode, separator):
     }
 
 
-def encoder(folder):
+def encoder(folder: str) -> Encode:
     """How the model's tokenizer encodes."""
-    file = os.path.join(folder, "tokenizer.json")
+    file = Path(folder, "tokenizer.json")
     try:
-        from transformers import AutoTokenizer
+        from transformers import AutoTokenizer  # type: ignore[import-not-found]
 
         loaded = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         return lambda text, special: list(loaded.encode(text, add_special_tokens=special))
     except Exception:
-        if not os.path.isfile(file):
+        if not file.is_file():
             raise
-        from tokenizers import Tokenizer
+        from tokenizers import Tokenizer  # type: ignore[import-not-found]
 
-        plain = Tokenizer.from_file(file)
+        plain = Tokenizer.from_file(str(file))
         return lambda text, special: list(plain.encode(text, add_special_tokens=special).ids)
 
 
