@@ -239,6 +239,7 @@ def lint(file: Path, as_json: bool, **asked: Any) -> None:
 @click.option("--config", type=click.Path(path_type=Path), help="Look at this configuration.")
 @click.option("--model", type=click.Path(path_type=Path), help="config.json, or its folder.")
 @click.option("--gds-path", help="Folder on the fast storage.")
+@click.option("--pid", type=click.IntRange(min=1), help="Look at that vLLM's environment, too.")
 @click.option("--no-write", is_flag=True, help="Write no temporary file in that folder.")
 @_where
 @click.pass_obj
@@ -246,7 +247,7 @@ def doctor(disk: Any, /, as_json: bool, no_write: bool, **rest: Any) -> None:
     """Look at pair, configuration, model and storage: what would go wrong, and what to do."""
     from . import doctor as doctors
 
-    names = ("profile", "config", "model", "gds_path")
+    names = ("profile", "config", "model", "gds_path", "pid")
     asked = doctors.Asked(**{name: rest[name] for name in names}, write=not no_write)
     _finish(doctors.run_doctor(_place(rest), _disk(disk), asked), as_json)
 

@@ -9,12 +9,13 @@ from typing import Any
 
 from packaging.version import Version
 
-from . import key_history, templates
+from . import environment, key_history, templates
 from .coercion import effective
 from .diagnosis import Check, State, fail, not_checked, ok, warn
 from .fsops import Disk
 from .host import Host, Where, open_host
 from .host_checks import host_checks, library_check
+from .launch import parse_launch
 from .lint import Surroundings, lint
 from .model_checks import model_checks, separator_check
 from .model_config import Model, read_model
@@ -54,6 +55,7 @@ class Asked:
     config: Path | None = None
     model: Path | None = None
     gds_path: str | None = None
+    pid: int | None = None
     write: bool = True
 
 
@@ -94,7 +96,7 @@ def run_doctor(where: Where, disk: Disk, asked: Asked) -> Report:
     seen = _look(where, disk, asked)
     groups = {
         "pair": [*_pair(seen)],
-        "configuration": [*_configuration(seen)],
+        "configuration": [*_configuration(seen, asked.pid)],
         "model": [*_model(seen, asked, model)],
         "GDS": [*_gds(seen, asked)],
     }
@@ -183,12 +185,22 @@ def _verdict(seen: _Seen) -> Check:
     return ok("pair", f"{shown} has all that blending needs")
 
 
-def _configuration(seen: _Seen) -> Iterator[Check]:
+def _configuration(seen: _Seen, pid: int | None) -> Iterator[Check]:
     if seen.file.path == "-" and not seen.file.text:
         yield not_checked("file", "none was named", "give --config FILE or --profile NAME")
         return
     python = seen.host.environment.interpreter
-    around = Surroundings(vllm=seen.vllm, python=python.version[:2] if python else None)
+    version = python.version[:2] if python else None
+    around = Surroundings(vllm=seen.vllm, python=version)
+    if pid is None:
+        todo = "give --pid PID of a running vLLM process"
+        yield not_checked("environment and flags", "no process was named", todo)
+    else:
+        launch = parse_launch(command) if (command := environment.command_of(pid)) else None
+        # Only the process that was started by a command has its flags.
+        serves = launch if launch and (launch.model or launch.transfer) else None
+        around = Surroundings(environment.from_process(pid), True, serves, seen.vllm, version)
+        yield ok("environment", f"read from process {pid}")
     found = lint(seen.file, seen.schema, key_history.load(), around).findings
     for finding in found:
         name = f"{finding.rule.id} {finding.key}".strip()

@@ -78,6 +78,15 @@ def from_process(pid: int, proc: Path = Path("/proc")) -> Mapping[str, str]:
     return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
 
+def command_of(pid: int, proc: Path = Path("/proc")) -> str:
+    """The command line of a process as a shell has it; empty where it can't be read."""
+    try:
+        content = (proc / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return ""
+    return shlex.join(os.fsdecode(content).rstrip("\0").split("\0"))
+
+
 def _bad(path: Path, line: int, why: str) -> KvpatchError:
     return KvpatchError(
         "bad-environment",

@@ -46,15 +46,7 @@ def kv_size(model: Model, ranks: int = 1, kv_dtype: str = "auto") -> KvSize:
     Raises:
         KvpatchError: ``bad-dtype``, ``bad-ranks``: exit 2.
     """
-    dtype = model.dtype if kv_dtype == "auto" else kv_dtype
-    width = DTYPE_BYTES.get(dtype)
-    if width is None:
-        raise KvpatchError(
-            "bad-dtype",
-            f"{dtype!r} is no dtype of a KV cache",
-            f"take one of: auto, {', '.join(DTYPE_BYTES)}",
-            ExitCode.USAGE,
-        )
+    width = width_of(model.dtype if kv_dtype == "auto" else kv_dtype)
     if ranks < 1:
         raise KvpatchError(
             "bad-ranks", f"{ranks} ranks can't be", "give --tp 1 or more", ExitCode.USAGE
@@ -86,6 +78,23 @@ def kv_size(model: Model, ranks: int = 1, kv_dtype: str = "auto") -> KvSize:
         window=model.window,
         formula=f"{formula} = {layer * model.layers} bytes a token",
     )
+
+
+def width_of(dtype: str) -> int:
+    """Bytes of one value.
+
+    Raises:
+        KvpatchError: ``bad-dtype``, exit 2.
+    """
+    width = DTYPE_BYTES.get(dtype)
+    if width is None:
+        raise KvpatchError(
+            "bad-dtype",
+            f"{dtype!r} is no dtype of a KV cache",
+            f"take one of: auto, {', '.join(DTYPE_BYTES)}",
+            ExitCode.USAGE,
+        )
+    return width
 
 
 def whole_mib(size: int) -> int:

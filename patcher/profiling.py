@@ -15,6 +15,7 @@ from .cache import default_cache
 from .env_format import variables
 from .fsops import Disk
 from .host import Choice, Host, Where
+from .kv_size import width_of
 from .model_config import read_model
 from .outcome import ExitCode, KvpatchError, Outcome, Report
 from .plan import GOAL, Options
@@ -130,6 +131,8 @@ def _check(template: Template, form: str, asked: Asked) -> None:
             "take --format serve or --format bundle",
             ExitCode.USAGE,
         )
+    if asked.kv_dtype != "auto":
+        width_of(asked.kv_dtype)
     if asked.gpu_memory is not None and asked.gpu_memory <= 0:
         raise KvpatchError(
             "bad-number", "--gpu-memory must be above 0", "give it in GiB", ExitCode.USAGE

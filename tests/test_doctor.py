@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +64,31 @@ def test_a_configuration_is_linted_and_its_model_looked_at(site: Path, tmp_path:
     assert found["LM010 cufile_buffer_size"]["state"] == "fail"
     assert found["model"]["todo"] == "take one of: LlamaForCausalLM, Qwen3ForCausalLM"
     assert found["separator"]["state"] == "not checked"
+
+
+def test_a_running_process_tells_what_its_variables_and_flags_are(
+    site: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "lmcache.yaml"
+    config.write_text("gds_path: /mnt/a\ngds_buffer_size: 64\n")
+    flags = ["serve", "m", "--kv-transfer-config", '{"kv_connector": "OffloadingConnector"}']
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()", *flags],
+        stdin=subprocess.PIPE,
+        env={**os.environ, "LMCACHE_CHUNKSIZE": "1"},
+    )
+    try:
+        ended = kvpatch(
+            "doctor", "--site", site, "--config", config, "--pid", process.pid, "--json"
+        )
+    finally:
+        process.communicate()
+    found = rows(ended)
+    assert found["environment"]["state"] == "ok"
+    assert "not exported" in found["LM060 LMCACHE_CONFIG_FILE"]["reason"]
+    assert found["LM062 LMCACHE_CHUNKSIZE"]["state"] == "fail"
+    assert found["LM052"]["state"] == "fail"
+    assert found["LM038 gds_path"]["state"] == "fail"
 
 
 def test_the_table_has_every_check_and_their_count(site: Path) -> None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kvpatch.environment import from_file, from_process
+from kvpatch.environment import command_of, from_file, from_process
 from kvpatch.outcome import ExitCode, KvpatchError
 
 
@@ -62,9 +62,12 @@ def test_a_running_process_tells_what_it_was_started_with() -> None:
     )
     try:
         found = from_process(process.pid)
+        command = command_of(process.pid)
     finally:
         process.communicate()
     assert {name: found[name] for name in environ} == environ
+    assert command.endswith("-c 'import sys; sys.stdin.read()'")
+    assert command_of(process.pid) == ""
     with pytest.raises(KvpatchError, match="no process") as caught:
         from_process(process.pid)
     assert caught.value.exit_code is ExitCode.ENVIRONMENT

@@ -220,7 +220,7 @@ def test_the_environment_is_one_that_a_shell_reads() -> None:
         (("native-offload", *PAIR, "--format", "yaml"), 2),
         (("mp-cache", *PAIR, "--set", "chunk_size=1"), 2),
         (("gds", *GDS, "--gpu-memory", "-1"), 2),
-        (("gds", *GDS, "--kv-dtype", "int3"), 0),
+        (("gds", *GDS, "--kv-dtype", "int3"), 2),
         (("gds", *GDS, "--model", "/none"), 4),
         (("gds", *PAIR, "--gds-path", "relative"), 2),
         (("blend", *GDS), 2),
