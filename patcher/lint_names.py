@@ -110,7 +110,8 @@ def _unknown(context: Context, name: str) -> Finding:
         told += f"; its source names {new} for it, and does not look there"
     elif renaming is not None:
         new = renaming.name
-        told += _since(new, renaming.since)
+        old = name in history.first_line
+        told += f"; it is {new} since lmcache.v1" if old else _since(new, renaming.since)
     else:
         new = None
         spans = history.told(name)

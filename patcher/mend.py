@@ -91,12 +91,9 @@ def _together(fixes: Sequence[Fix]) -> tuple[Fix, ...]:
 
 
 def _rewritten(text: str, fixes: Sequence[Fix]) -> str:
-    from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
-    yaml = YAML(typ="rt")
-    yaml.preserve_quotes = True
-    yaml.width = _WIDTH
+    yaml = _round_trip()
     mark, body = ("\ufeff", text[1:]) if text.startswith("\ufeff") else ("", text)
     ending = "\r\n" if "\r\n" in body else "\n"
     mapping, sequence, offset = _indents(body)
@@ -116,6 +113,43 @@ def _rewritten(text: str, fixes: Sequence[Fix]) -> str:
     if ending != "\n":
         made = made.replace("\r\n", "\n").replace("\n", ending)
     return mark + made
+
+
+class _AsWritten(str):
+    """A truth value or a null in the words that it was written in."""
+
+    __slots__ = ()
+
+
+def _round_trip() -> Any:
+    """A YAML library that changes nothing it is not told to, capitals in ``True`` included."""
+    from ruamel.yaml import YAML, RoundTripConstructor, RoundTripRepresenter
+
+    class Constructor(RoundTripConstructor):
+        """Reads words as they are."""
+
+    class Representer(RoundTripRepresenter):
+        """Writes them so."""
+
+    for kind in ("bool", "null"):
+        tag = f"tag:yaml.org,2002:{kind}"
+        Constructor.add_constructor(tag, lambda _, node: _AsWritten(node.value))
+    Representer.add_representer(
+        _AsWritten,
+        # Plain, whatever the resolver would make of it.
+        lambda self, data: self.represent_scalar(_tag(data), str(data)),
+    )
+    yaml = YAML(typ="rt")
+    yaml.Constructor = Constructor
+    yaml.Representer = Representer
+    yaml.preserve_quotes = True
+    yaml.width = _WIDTH
+    return yaml
+
+
+def _tag(text: str) -> str:
+    is_null = text.lower() in ("", "~", "null")
+    return f"tag:yaml.org,2002:{'null' if is_null else 'bool'}"
 
 
 def _indents(text: str) -> tuple[int, int, int]:

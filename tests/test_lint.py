@@ -123,8 +123,8 @@ def test_blending_without_ratios_is_an_error_from_0_3_6_on() -> None:
         ("cufile_buffer_size: 4096", "gds_buffer_size", "0.4.4", "0.5.6"),
         ("blend_recompute_ratio: 0.15", "blend_recompute_ratios", "0.3.6", "0.5.6"),
         ("gds_buffer_size: 4096", "cufile_buffer_size", "0.4.4", "0.4.3"),
-        ("max_local_cache_size: 5", "max_local_cpu_size", "0.3.3", "0.5.6"),
-        ("blend_separator: x", "blend_special_str", "0.3.3", "0.5.6"),
+        ("max_local_cache_size: 5", "max_local_cpu_size", "lmcache.v1", "0.5.6"),
+        ("blend_separator: x", "blend_special_str", "lmcache.v1", "0.5.6"),
         ("lmcache_worker_port: 1", "lmcache_worker_ports", "0.3.7", "0.5.6"),
     ],
 )

@@ -93,6 +93,11 @@ def put_in(text: str, *fixes: Fix) -> str:
             Fix("set", "a", value=2),
             "t: yes\nn: 0o17\nf: 1.50\na: 2\n",
         ),
+        (
+            "t: True\nu: FALSE\nn: ~\no:\np: null\nq: Null # c\na: 1\n",
+            Fix("set", "a", value=2),
+            "t: True\nu: FALSE\nn: ~\no:\np: null\nq: Null # c\na: 2\n",
+        ),
         ("a: &x 1\nb: *x\nc: 1\n", Fix("set", "c", value=2), "a: &x 1\nb: *x\nc: 2\n"),
     ],
 )
