@@ -123,7 +123,9 @@ class _AsWritten(str):
 
 def _round_trip() -> Any:
     """A YAML library that changes nothing it is not told to, capitals in ``True`` included."""
-    from ruamel.yaml import YAML, RoundTripConstructor, RoundTripRepresenter
+    from ruamel.yaml import YAML
+    from ruamel.yaml.constructor import RoundTripConstructor
+    from ruamel.yaml.representer import RoundTripRepresenter
 
     class Constructor(RoundTripConstructor):
         """Reads words as they are."""
