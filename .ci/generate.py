@@ -1,16 +1,23 @@
-"""Makes what is generated: the catalogue of planned releases, and the README's patch table."""
+"""Makes what is generated: the catalogue of planned releases, LMCache's keys, the patch table."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CHECKOUT / "tests"))
 
-from kvpatch import catalogue, series  # noqa: E402
+from kvpatch import catalogue, key_history, series  # noqa: E402
 from kvpatch.readme import with_patch_table  # noqa: E402
-from releases import release_file, vllm_releases  # noqa: E402
+from kvpatch.schema_source import FILES, parse_schema, read_schema  # noqa: E402
+from releases import (  # noqa: E402
+    ReleaseFilesMissingError,
+    lmcache_releases,
+    release_file,
+    vllm_releases,
+)
 
 
 def main() -> None:
@@ -30,7 +37,23 @@ def main() -> None:
     (CHECKOUT / "patcher" / "releases.json").write_text(text)
     readme = CHECKOUT / "README.md"
     readme.write_text(with_patch_table(readme.read_text(), chosen))
+    (CHECKOUT / "patcher" / "lmcache_keys.json").write_text(keys())
     print(f"{len(releases)} releases, {len(chosen.members)} patches")
+
+
+def keys() -> str:
+    """The history of LMCache's configuration keys."""
+    schemas = {}
+    for release in lmcache_releases():
+        if ".dev" in release.version:
+            continue
+        files: dict[str, bytes] = {}
+        for path in FILES:
+            with contextlib.suppress(ReleaseFilesMissingError):
+                files[path] = release_file("lmcache", release.version, path)
+        schemas[release.version] = read_schema(files.get, release.version)
+    old = parse_schema(release_file("lmcache", "0.3.3", "lmcache/config.py"), "0.3.3")
+    return key_history.build(schemas, sorted(old.keys))
 
 
 if __name__ == "__main__":

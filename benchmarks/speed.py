@@ -27,7 +27,7 @@ from packaging.version import Version
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from fake_site import WORKER, install
-from releases import release_file, vllm_releases
+from releases import lmcache_releases, release_file, vllm_releases
 
 RUNS = 15
 WITHOUT_FSYNC = "import os; os.fsync = lambda descriptor: None; "
@@ -83,6 +83,7 @@ def main() -> int:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
         bench = Bench(Path(folder))
         results = [*statuses(bench, newest, worker), applying(bench, newest, worker), *planning()]
+        results.append(linting(Path(folder) / "lmcache.yaml"))
     print("\n".join(result.line for result in results))
     return int(any(result.seconds > result.limit * result.floor for result in results))
 
@@ -160,6 +161,24 @@ def planning() -> list[Result]:
         Result(f"plan {len(files)} releases", min(times["known"]), floor, 2.0),
         Result(f"plan {len(files)} releases, unknown ones", min(times["anew"]), floor, 2.0),
     ]
+
+
+def linting(file: Path) -> Result:
+    """``lint`` of one file for a release that was named, and whose keys an earlier run kept."""
+    release = str([one for one in lmcache_releases() if not one.pre][-1])
+    made = subprocess.run(
+        code(
+            KVPATCH.format(
+                arguments=["profile", "gds-blend", "--lmcache", release, "--vllm", "0.32.0"]
+            )
+        ),
+        check=True,
+        capture_output=True,
+    )
+    file.write_bytes(made.stdout.replace(b"/dev/null/set", b"/mnt/set"))
+    lint = code(KVPATCH.format(arguments=["lint", str(file), "--lmcache", release]))
+    times = measure({"lint": lint, "floor": code("import click, yaml")})
+    return Result(f"lint, for {release}", times["lint"], times["floor"], 2.0)
 
 
 QUIET: Mapping[str, int] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

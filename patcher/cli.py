@@ -30,7 +30,7 @@ def _options(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
 
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON envelope.")
-_where = _options(
+_target = _options(
     click.option(
         "--python",
         type=click.Path(path_type=Path),
@@ -41,6 +41,9 @@ _where = _options(
         type=click.Path(path_type=Path),
         help="Site folder that holds vLLM, read without its interpreter.",
     ),
+)
+_where = _options(
+    _target,
     click.option(
         "--state",
         type=click.Path(path_type=Path),
@@ -181,30 +184,76 @@ def show(patch_id: str, as_json: bool) -> None:
 
 
 @cli.command()
+@_json
+def profiles(as_json: bool) -> None:
+    """List the profiles: what each is for."""
+    from . import profiling
+
+    _finish(profiling.list_profiles(), as_json)
+
+
+@cli.command()
 @click.argument("name")
+@click.option(
+    "--format", type=click.Choice(["yaml", "env", "serve", "bundle"]), help="What to make."
+)
+@click.option("--vllm", metavar="V", help="A release of vLLM, not the installed one.")
+@click.option("--lmcache", metavar="V", help="A release on the index, not the installed one.")
+@click.option("--model", type=click.Path(path_type=Path), help="config.json, or its folder.")
+@click.option("--tp", type=click.IntRange(min=1), default=1, help="Tensor-parallel ranks.")
+@click.option("--gpu-memory", type=float, metavar="GIB", help="Memory of one GPU.")
+@click.option("--max-model-len", type=click.IntRange(min=1), help="Tokens of the longest prompt.")
+@click.option("--kv-dtype", default="auto", help="dtype of the KV cache, such as fp8.")
 @click.option("--gds-path", help="Folder on the fast storage, mounted, one for this pair alone.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the YAML there.")
-@click.option("--force", is_flag=True, help="Write over a file that is there already.")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Another value for a key.")
+@click.option("--strict", is_flag=True, help="Exit 1 where something it needs is not in place.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write it there.")
+@click.option("--force", is_flag=True, help="Write over what is there already.")
 @_where
 @click.pass_obj
-def profile(
-    disk: Any,
-    /,
-    name: str,
-    gds_path: str | None,
-    output: Path | None,
-    force: bool,
-    as_json: bool,
-    **where: Any,
-) -> None:
-    """Print the LMCache configuration for a use, such as gds-blend, as this pair understands it."""
-    from . import verbs
+def profile(disk: Any, /, name: str, as_json: bool, **rest: Any) -> None:
+    """Make the LMCache configuration for a use, such as gds-blend, as this pair understands it."""
+    from . import profiling
 
-    settings = {} if gds_path is None else {"gds_path": gds_path}
-    if output is not None:
-        settings["output"] = str(output.absolute())
-    report = verbs.profile(_place(where), name, settings, _disk(disk))
-    _finish(verbs.save_profile(report, output, force=force) if output else report, as_json)
+    where = _place(rest)
+    asked = {key: value for key, value in rest.items() if key not in ("python", "site", "state")}
+    _finish(profiling.run_profile(where, _disk(disk), name, profiling.Asked(**asked)), as_json)
+
+
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--lmcache", metavar="V", help="A release on the index, not the installed one.")
+@click.option("--vllm", metavar="V", help="Release of the vLLM beside it.")
+@click.option("--env-file", type=click.Path(path_type=Path), help="Variables, NAME=VALUE a line.")
+@click.option("--pid", type=click.IntRange(min=1), help="Take the variables of that process.")
+@click.option("--serve", metavar="COMMAND", help="The command that starts vLLM, in one argument.")
+@click.option("--fix", is_flag=True, help="Mend what is certain; comments and order stay.")
+@click.option("--sarif", type=click.Path(path_type=Path), help="Write the findings there, too.")
+@_target
+@_json
+def lint(file: Path, as_json: bool, **asked: Any) -> None:
+    """Check an LMCache configuration against the release that will read it."""
+    from . import linting
+
+    _finish(linting.run_lint(file, linting.Asked(**asked)), as_json)
+
+
+@cli.command()
+@click.option("--profile", metavar="NAME", help="Look at what this profile asks for.")
+@click.option("--config", type=click.Path(path_type=Path), help="Look at this configuration.")
+@click.option("--model", type=click.Path(path_type=Path), help="config.json, or its folder.")
+@click.option("--gds-path", help="Folder on the fast storage.")
+@click.option("--pid", type=click.IntRange(min=1), help="Look at that vLLM's environment, too.")
+@click.option("--no-write", is_flag=True, help="Write no temporary file in that folder.")
+@_where
+@click.pass_obj
+def doctor(disk: Any, /, as_json: bool, no_write: bool, **rest: Any) -> None:
+    """Look at pair, configuration, model and storage: what would go wrong, and what to do."""
+    from . import doctor as doctors
+
+    names = ("profile", "config", "model", "gds_path", "pid")
+    asked = doctors.Asked(**{name: rest[name] for name in names}, write=not no_write)
+    _finish(doctors.run_doctor(_place(rest), _disk(disk), asked), as_json)
 
 
 @cli.command()

@@ -13,11 +13,12 @@ import yaml
 from packaging.version import Version
 
 from . import host as hosts
-from . import render, schema
+from . import render, templates
 from . import smoke_settings as wanted
 from .fsops import Disk
 from .host import Host, Where
 from .outcome import ExitCode, KvpatchError, Report
+from .schema_source import read_schema
 from .smoke_bench import Bench
 from .smoke_checks import judge
 from .smoke_gpu import on_a_gpu
@@ -107,7 +108,7 @@ def _sensible(choice: Choice) -> Choice:
             ExitCode.USAGE,
         )
     if choice.profile is not None:
-        render.require(choice.profile)
+        templates.require(choice.profile)
     if choice.model is not None and choice.model.startswith(("/", ".", "~")):
         folder = Path(choice.model).expanduser().absolute()
         if not folder.is_dir():
@@ -195,12 +196,12 @@ def _settings(pair: Pair, choice: Choice, folder: Path) -> wanted.Settings:
     if choice.config is not None:
         values = wanted.read_config(choice.config)
     elif choice.profile is not None:
-        keys = schema.read_schema(read, str(pair.lmcache))
-        of = render.Pair(pair.lmcache, pair.vllm)
+        keys = read_schema(read, str(pair.lmcache))
+        of = templates.Pair(pair.lmcache, pair.vllm)
         given = {"gds_path": "/gds"}
         values = yaml.safe_load(render.render(choice.profile, keys, of, given).text)
     else:
-        keys = schema.read_schema(read, str(pair.lmcache))
+        keys = read_schema(read, str(pair.lmcache))
         values = wanted.basic(keys.has, gds_path=gds_path if choice.gds else None)
     if values.get("gds_path") is not None:
         # Never into a store that somebody uses.
@@ -229,7 +230,7 @@ def _measure(
         control.pop(name, None)
     layerwise = _write(folder / "layerwise.yaml", {**control, "local_cpu": True})
     connector = {
-        **render.connector(render.Pair(pair.lmcache, pair.vllm)),
+        **templates.load("blend").connector(templates.Pair(pair.lmcache, pair.vllm)),
         "kv_role": "kv_both",
         "kv_connector_extra_config": {"use_layerwise": True},
     }

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .bounded import Ended, run
+from .cache import default_cache as default_cache
 from .installer import Installer, Lack, Say, meaningful, refused
 from .interpreters import PYTHONS, Interpreter, ask, clean_environment, interpreters, search_paths
 from .outcome import ExitCode, KvpatchError
@@ -42,12 +43,6 @@ class Stack:
     def root(self) -> Path:
         """The folder of the virtual environment."""
         return self.python.parent.parent
-
-
-def default_cache() -> Path:
-    """kvpatch's cache folder: ``$XDG_CACHE_HOME/kvpatch``, else ``~/.cache/kvpatch``."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".cache") / "kvpatch"
 
 
 def ensure(vllm: str, lmcache: str, *, cache: Path, say: Say) -> Stack:

@@ -22,8 +22,8 @@ from typing import Any
 from . import trial_checks as checks
 from .bounded import run
 from .installer import Say
+from .misread import misread
 from .outcome import ExitCode, KvpatchError, Report
-from .schema import misread
 from .stack import Stack, default_cache, ensure, existing
 from .stopping import stoppable
 from .trial_checks import MULTI, OTHER, PROBE, Check

@@ -7,7 +7,6 @@ import importlib
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from . import application
@@ -15,14 +14,13 @@ from . import host as hosts
 from .fsops import Disk
 from .host import Choice, View, Where
 from .outcome import ExitCode, KvpatchError, Report
-from .plan import FilePlan, Options
+from .plan import FilePlan
 from .report import (
     MORE,
     RESTART,
     command,
     environment_line,
     patch_details,
-    patched,
     patches_text,
     plan_data,
     revert_text,
@@ -155,73 +153,6 @@ def show(patch_id: str) -> Report:
     """
     member = discover().get(patch_id)
     return Report("show", patch_details(member), {"patch": _member_data(member)})
-
-
-def profile(where: Where, name: str, settings: Mapping[str, str], disk: Disk) -> Report:
-    """The LMCache configuration for a use, as the installed LMCache understands it."""
-    from . import render, schema
-
-    render.require(name)
-    host = hosts.open_host(where, disk, needs="lmcache")
-    found = host.tree.package("lmcache")
-    if found is None:
-        raise RuntimeError("LMCache was located, and then was not")
-
-    def read(path: str) -> bytes | None:
-        source = host.tree.source("lmcache", path)
-        return source.content if source else None
-
-    vllm = host.tree.package("vllm")
-    brief = Choice(options=Options(brief=True))
-    registered = patched(hosts.view(host, brief).plan) if vllm else None
-    pair = render.Pair(found.version, vllm.version if vllm else None, registered)
-    keys = schema.read_schema(read, str(found.version))
-    made = render.render(name, keys, pair, settings)
-    data = {
-        "profile": name,
-        "lmcache": str(found.version),
-        "vllm": str(vllm.version) if vllm else None,
-        "yaml": made.text,
-        "output": settings.get("output"),
-        "needs": [
-            {"id": need.id, "what": need.what, "present": need.present, "hint": need.hint}
-            for need in made.needs
-        ],
-        "warnings": list(made.warnings),
-        "notes": list(made.notes),
-        "runs": made.runs,
-    }
-    missing = [
-        f"not in place: {need.what}: {need.hint}" for need in made.needs if need.present is not True
-    ]
-    warnings = [f"warning: {warning}" for warning in made.warnings]
-    notes = (*missing, *warnings, *made.notes)
-    return Report("profile", made.text.rstrip("\n"), data, notes=notes)
-
-
-def save_profile(report: Report, output: Path, *, force: bool) -> Report:
-    """Write a profile's text to a file instead of printing it.
-
-    Raises:
-        KvpatchError: ``exists``, or ``not-written``.
-    """
-    try:
-        with output.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(f"{report.text}\n")
-    except FileExistsError as error:
-        raise KvpatchError(
-            "exists",
-            f"{output} is there already, and was left as it is",
-            "name another file, or write over it with --force",
-        ) from error
-    except OSError as error:
-        raise KvpatchError(
-            "not-written",
-            f"{output} can't be written: {error.strerror}",
-            "name a file in a folder that is there and may be written",
-            ExitCode.ENVIRONMENT,
-        ) from error
-    return replace(report, text="", notes=(f"wrote {output}", *report.notes))
 
 
 def _know(choice: Choice) -> None:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import shlex
 from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
-from kvpatch.render import Pair, Rendered, render
-from kvpatch.schema import CONFIG, Schema, parse_schema, read_schema
+from kvpatch.env_format import variables
+from kvpatch.key_history import load
+from kvpatch.launch import parse_launch
+from kvpatch.lint import Surroundings, lint
+from kvpatch.model_config import parse_model
+from kvpatch.outcome import ExitCode, KvpatchError
+from kvpatch.render import Rendered, render
+from kvpatch.rules import Level
+from kvpatch.schema import Schema
+from kvpatch.schema_source import CONFIG, parse_schema, read_schema
+from kvpatch.sizing import Wanted
+from kvpatch.templates import Pair
+from kvpatch.yaml_source import parse_yaml
+from lmcache_config import executed, files_of
 from packaging.version import Version
 from releases import ReleaseFilesMissingError, lmcache_releases, release_file, vllm_releases
 
@@ -22,12 +32,7 @@ RELEASES = [str(release) for release in lmcache_releases()]
 
 @cache
 def schema_of(release: str) -> Schema:
-    return read_schema(lambda path: release_file("lmcache", release, path), release)
-
-
-def made(keys: Schema, release: str, gds_path: str = "/mnt/nvme/lmcache") -> Rendered:
-    pair = Pair(Version(release), Version("0.32.0"), registered=True)
-    return render("gds-blend", keys, pair, {"gds_path": gds_path})
+    return read_schema(files_of(release).get, release)
 
 
 def test_the_index_has_all_releases_from_the_first_supported_on() -> None:
@@ -68,80 +73,110 @@ def test_releases_have_as_many_keys_as_were_counted(release: str, keys: int) -> 
     assert len(parse_schema(source, release).keys) == keys
 
 
-@pytest.mark.parametrize("release", RELEASES)
-def test_every_key_written_is_one_that_the_release_defines(release: str) -> None:
-    keys = schema_of(release)
-    values = yaml.safe_load(made(keys, release).text)
-    assert len(values) >= 13
-    for name, value in values.items():
-        assert name in keys.keys
-        kind = keys.keys[name].type
-        assert type(value).__name__ in kind, (name, value, kind)
-    assert set(values.get("extra_config", {})) <= keys.extra
-    for name in ("enable_blending", "use_layerwise", "save_unfull_chunk"):
-        assert values[name] is True
-    assert values["blend_special_str"] == " # # "
-    assert values.get("gds_buffer_size", values.get("cufile_buffer_size")) == 4096
-    assert values.get("use_gds", values.get("extra_config", {}).get("use_cufile")) is True
-
-
+PROFILES = ("gds", "gds-blend", "blend", "cpu-offload")
+CORRUPT = (Version("0.3.7"), Version("0.5.4rc3"))
 # Where layerwise loading turns save_unfull_chunk off, whatever the file says.
 TURNED_OFF = ("0.3.7", "0.3.9")
+ODD = "/mnt/a \"b\": 'c' #\u00e4"
+MODEL = parse_model(
+    {
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "hidden_size": 4096,
+        "max_position_embeddings": 131072,
+        "torch_dtype": "bfloat16",
+    },
+    "Llama-3.1-8B",
+)
 
-# LMCache's own modules around its configuration, as far as loading a file needs them.
-LOADER = """
-import importlib.util, json, logging, sys, types
-folder, file = sys.argv[1:]
-complaints = []
-class Keep(logging.Handler):
-    def emit(self, record):
-        complaints.append(record.getMessage())
-def init_logger(name):
-    logger = logging.getLogger(name)
-    logger.handlers, logger.propagate = [Keep(logging.WARNING)], False
-    return logger
-for name in ("lmcache", "lmcache.v1", "lmcache.logging", "lmcache.config"):
-    sys.modules[name] = types.ModuleType(name)
-    sys.modules[name].__path__ = []
-sys.modules["lmcache.config"].LMCacheEngineConfig = object
-sys.modules["lmcache"].config = sys.modules["lmcache.config"]
-sys.modules["lmcache.logging"].init_logger = init_logger
-sys.modules["lmcache.v1"].__path__ = [folder]
-from lmcache.v1.config import LMCacheEngineConfig
-config = LMCacheEngineConfig.from_file(file)
-names = json.loads(sys.stdin.read())
-print(json.dumps([complaints, {name: getattr(config, name) for name in names}]))
-"""
+
+def vllm_for(release: str) -> Version:
+    """A vLLM whose connector that release has."""
+    return Version("0.32.0" if Version(release) >= Version("0.3.14") else "0.11.0")
+
+
+def rendered(profile: str, release: str) -> Rendered:
+    """A profile for a release; the pair is one that nothing keeps from it."""
+    settings = {"gds_path": ODD} if profile.startswith("gds") else {}
+    pair = Pair(Version(release), vllm_for(release), registered=True)
+    return render(profile, schema_of(release), pair, settings, Wanted(MODEL, ranks=2))
+
+
+def claimed(release: str) -> list[str]:
+    """The profiles that claim to work on a release."""
+    first, fixed = CORRUPT
+    corrupts = first <= Version(release) < fixed
+    return [name for name in PROFILES if not (corrupts and name.startswith("gds"))]
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_the_released_code_reads_every_value_as_meant(release: str, tmp_path: Path) -> None:
-    (tmp_path / "config.py").write_bytes(release_file("lmcache", release, CONFIG))
-    try:
-        base = release_file("lmcache", release, "lmcache/v1/config_base.py")
-        (tmp_path / "config_base.py").write_bytes(base)
-    except ReleaseFilesMissingError:
-        assert Version(release) < Version("0.3.12")
-    rendered = made(schema_of(release), release, "/mnt/a \"b\": 'c' #\u00e4")
-    meant = yaml.safe_load(rendered.text)
-    file = tmp_path / "gds-blend.yaml"
-    file.write_text(rendered.text, "utf-8")
-    ended = subprocess.run(
-        [sys.executable, "-I", "-c", LOADER, str(tmp_path), str(file)],
-        input=json.dumps(list(meant)),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    complaints, values = json.loads(ended.stdout.splitlines()[-1])
-    if release in TURNED_OFF:
-        (complaint,) = complaints
-        assert "save_unfull_chunk=False" in complaint
-        assert values == {**meant, "save_unfull_chunk": False}
-    else:
-        assert complaints == []
-        assert values == meant
-    assert any("save_unfull_chunk off" in one for one in rendered.warnings) is (
-        release in TURNED_OFF
-    )
+def test_gds_is_refused_on_every_release_that_mixes_up_its_keys_and_on_no_other(
+    release: str,
+) -> None:
+    for profile in PROFILES:
+        if profile in claimed(release):
+            assert rendered(profile, release).text
+            continue
+        with pytest.raises(KvpatchError) as caught:
+            rendered(profile, release)
+        assert (caught.value.code, caught.value.exit_code) == ("no-cure", ExitCode.REFUSED)
+        assert "0.5.4" in caught.value.hint
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_released_code_reads_every_value_of_every_profile_as_meant(
+    release: str, tmp_path: Path
+) -> None:
+    names = claimed(release)
+    made = {name: rendered(name, release) for name in names}
+    meant = {name: yaml.safe_load(one.text) for name, one in made.items()}
+    cases = [{"text": made[name].text, "names": list(meant[name])} for name in names]
+    for name, told in zip(names, executed(release, cases, tmp_path), strict=True):
+        turned = release in TURNED_OFF and "blend" in name
+        assert told["stop"] is None, (name, told)
+        assert told["values"] == {
+            **meant[name],
+            **({"save_unfull_chunk": False} if turned else {}),
+        }, name
+        said = [one for one in told["said"] if "save_unfull_chunk=False" not in one]
+        assert said == [], name
+        assert turned is any("save_unfull_chunk off" in one for one in made[name].warnings)
+        keys = schema_of(release)
+        assert set(meant[name].get("extra_config") or {}) <= keys.extra
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_released_code_reads_every_variable_of_every_profile_as_meant(
+    release: str, tmp_path: Path
+) -> None:
+    names, keys = claimed(release), schema_of(release)
+    meant, cases = [], []
+    for name in names:
+        values = yaml.safe_load(rendered(name, release).text)
+        found = variables(keys, values)
+        environ = dict(line.split("=", 1) for line in found.lines)
+        environ = {key: shlex.split(value)[0] for key, value in environ.items()}
+        left = {key: value for key, value in values.items() if key not in found.left_out}
+        meant.append(left)
+        cases.append({"text": None, "environ": environ, "names": list(left)})
+    for name, want, told in zip(names, meant, executed(release, cases, tmp_path), strict=True):
+        assert told["stop"] is None, (name, told)
+        assert told["values"] == want, name
+        assert [one for one in told["said"] if "save_unfull_chunk=False" not in one] == []
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_lint_has_nothing_against_what_a_profile_writes(release: str) -> None:
+    history = load()
+    for name in claimed(release):
+        made = rendered(name, release)
+        launch = parse_launch(" ".join(map(shlex.quote, made.serve.argv)))
+        around = Surroundings(
+            {**made.serve.environ, "LMCACHE_CONFIG_FILE": "-"},
+            launch=launch,
+            vllm=vllm_for(release),
+            python=(3, 12),
+        )
+        found = lint(parse_yaml(made.text), schema_of(release), history, around).findings
+        assert [one.message for one in found if one.level is Level.ERROR] == [], name

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import yaml
 from kvpatch.outcome import ExitCode, KvpatchError
-from kvpatch.render import Pair, Rendered, profiles, render
+from kvpatch.render import Rendered, render
 from kvpatch.schema import Key, Schema
+from kvpatch.templates import Pair, load, names, profiles
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
@@ -62,12 +63,17 @@ def schema(names: Sequence[str], *extra: str) -> Schema:
 def made(
     keys: Schema | None = None,
     lmcache: str = "0.5.6",
-    vllm: str | None = "0.32.0",
+    vllm: str | None = "",
     registered: bool | None = True,
     settings: dict[str, str] | None = None,
+    profile: str = "gds-blend",
 ) -> Rendered:
+    """A profile for a pair; where no vLLM is given, one that the LMCache goes with."""
+    if vllm == "":
+        vllm = "0.32.0" if Version(lmcache) >= Version("0.3.14") else "0.11.0"
     pair = Pair(Version(lmcache), Version(vllm) if vllm else None, registered)
-    return render("gds-blend", keys or schema(NEW), pair, GDS if settings is None else settings)
+    given = (GDS if "gds" in profile else {}) if settings is None else settings
+    return render(profile, keys or schema(NEW), pair, given)
 
 
 def loaded(rendered: Rendered) -> dict[str, Any]:
@@ -148,7 +154,7 @@ def test_an_lmcache_without_gds_or_blending_is_refused(lacking: list[str]) -> No
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("name", ["", "gds", "../gds-blend", "gds-blend.yaml", "__init__"])
+@pytest.mark.parametrize("name", ["", "gdsblend", "../gds-blend", "gds-blend.yaml", "_common"])
 def test_an_unknown_profile_is_a_usage_error_that_names_those_there_are(name: str) -> None:
     with pytest.raises(KvpatchError) as caught:
         render(name, schema(NEW), Pair(Version("0.5.6")), GDS)
@@ -250,9 +256,11 @@ def needs(rendered: Rendered) -> dict[str, bool | None]:
     return {need.id: need.present for need in rendered.needs}
 
 
-@pytest.mark.parametrize("lmcache", ["0.3.3", "0.3.13", "0.4.4", "0.5.6", "0.5.7rc2"])
+@pytest.mark.parametrize("lmcache", ["0.5.4", "0.5.6", "0.5.7rc2"])
 @pytest.mark.parametrize("vllm", ["0.8.5", "0.11.1", "0.22.0", "0.33.0", None])
-def test_no_pair_is_said_to_run_it(lmcache: str, vllm: str | None) -> None:
+def test_no_pair_is_said_to_run_gds_blend_while_no_patch_cures_it(
+    lmcache: str, vllm: str | None
+) -> None:
     rendered = made(lmcache=lmcache, vllm=vllm)
     assert not rendered.runs
     assert needs(rendered)["GDS"] is False
@@ -261,21 +269,50 @@ def test_no_pair_is_said_to_run_it(lmcache: str, vllm: str | None) -> None:
 @pytest.mark.parametrize(
     ("lmcache", "vllm", "missing"),
     [
-        ("0.5.6", "0.25.1", {"GDS"}),
-        ("0.5.6", "0.26.0", {"GDS", "K"}),
-        ("0.5.6", "0.13.0", {"GDS", "A"}),
-        ("0.5.6", "0.12.0", {"GDS", "A", "R"}),
-        ("0.4.6", "0.20.0", {"GDS", "A"}),
-        ("0.4.4", "0.20.0", {"GDS", "A", "E"}),
-        ("0.3.9", "0.11.0", {"GDS"}),
-        ("0.3.9", "0.11.1", {"GDS", "E"}),
-        ("0.3.9", "0.14.0", {"GDS", "A", "R", "E", "C"}),
-        ("0.3.7", "0.11.1", {"GDS", "E", "X"}),
+        ("0.5.6", "0.25.1", set()),
+        ("0.5.6", "0.26.0", {"K"}),
+        ("0.5.6", "0.13.0", {"A"}),
+        ("0.5.6", "0.12.0", {"A", "R"}),
+        ("0.4.6", "0.20.0", {"A"}),
+        ("0.4.4", "0.20.0", {"A", "E"}),
+        ("0.3.9", "0.11.0", set()),
+        ("0.3.9", "0.11.1", {"E"}),
+        ("0.3.11", "0.14.0", {"A", "R", "E"}),
     ],
 )
 def test_what_else_a_pair_lacks_is_named(lmcache: str, vllm: str, missing: set[str]) -> None:
-    found = needs(made(lmcache=lmcache, vllm=vllm))
+    found = needs(made(lmcache=lmcache, vllm=vllm, profile="blend"))
     assert {name for name, present in found.items() if present is False} == missing
+
+
+def test_a_patch_of_this_kvpatch_for_a_letter_is_looked_up_like_the_others() -> None:
+    for state in (True, False, None):
+        pair = Pair(Version("0.5.6"), Version("0.32.0"), True, {"K": state, "GDS": True})
+        rendered = render("gds-blend", schema(NEW), pair, GDS)
+        assert needs(rendered) == {"KV001": True, "GDS": True, "K": state}
+        assert rendered.runs is (state is True)
+        if state is False:
+            assert "[MISSING] K, " in header(rendered)
+            assert "run `kvpatch apply`" in header(rendered)
+
+
+@pytest.mark.parametrize(
+    ("lmcache", "vllm", "way"),
+    [
+        ("0.3.7", "0.11.1", "0.3.9"),
+        ("0.3.9", "0.14.0", "0.3.10.post2"),
+        ("0.3.12", "0.24.0", "0.3.14"),
+    ],
+)
+def test_a_pair_that_no_patch_can_cure_is_refused_with_the_release_that_can(
+    lmcache: str, vllm: str, way: str
+) -> None:
+    for profile in ("blend", "cpu-offload"):
+        with pytest.raises(KvpatchError) as caught:
+            made(lmcache=lmcache, vllm=vllm, profile=profile)
+        assert (caught.value.code, caught.value.exit_code) == ("no-cure", ExitCode.REFUSED)
+        assert f"LMCache {lmcache} with vLLM {vllm} can't run {profile}" in caught.value.message
+        assert way in caught.value.hint
 
 
 def test_deferring_the_connector_is_needed_up_to_vllm_0_11_0_alone() -> None:
@@ -302,15 +339,19 @@ def test_without_a_vllm_what_hangs_on_it_is_not_known() -> None:
         ("0.5.6", False),
     ],
 )
-def test_the_releases_that_mix_up_gds_keys_are_warned_of(lmcache: str, corrupts: bool) -> None:
-    rendered = made(lmcache=lmcache)
-    assert any("silently wrong. Take LMCache 0.5.4" in one for one in rendered.warnings) is corrupts
-    assert ("WARNING: This LMCache can pair GDS data" in header(rendered)) is corrupts
+def test_the_releases_that_mix_up_gds_keys_are_refused(lmcache: str, corrupts: bool) -> None:
+    for profile, instead in (("gds", "cpu-offload"), ("gds-blend", "blend")):
+        if not corrupts:
+            assert made(lmcache=lmcache, profile=profile).text
+            continue
+        with pytest.raises(KvpatchError, match="silently wrong") as caught:
+            made(lmcache=lmcache, profile=profile)
+        assert caught.value.hint.endswith(f"the profile {instead}")
 
 
 def test_a_release_outside_of_what_was_tested_is_noted() -> None:
-    assert made().notes == ()
-    (note,) = made(lmcache="0.9.0").notes
+    assert not any("was made for" in note for note in made().notes)
+    (note,) = [note for note in made(lmcache="0.9.0").notes if "was made for" in note]
     assert "not for 0.9.0" in note
 
 
@@ -373,20 +414,24 @@ def test_an_output_that_no_comment_can_hold_is_left_to_the_reader() -> None:
 
 def test_every_template_says_what_it_is_for_and_what_it_was_tested_on() -> None:
     infos = profiles()
-    assert [info.name for info in infos] == ["gds-blend"]
+    assert [info.name for info in infos] == [
+        "blend",
+        "cpu-offload",
+        "gds",
+        "gds-blend",
+        "mp-cache",
+        "native-offload",
+    ]
     for info in infos:
         assert info.purpose
-        assert info.needs
+        assert bool(info.needs) is ("blend" in info.name)
         assert set(info.tested) == {"lmcache", "vllm"}
         for spec in info.tested.values():
             assert SpecifierSet(spec)
 
 
-def test_every_entry_of_a_template_says_what_happens_where_no_line_fits() -> None:
-    folder = Path(__file__).resolve().parent.parent / "profiles"
-    for path in folder.glob("*.yaml"):
-        template = yaml.safe_load(path.read_text("utf-8"))
-        for entry in template["entries"]:
-            assert entry["concept"]
-            assert ("refuse" in entry) != ("absent" in entry), entry["concept"]
+def test_every_concept_says_what_happens_where_no_line_fits() -> None:
+    for name in names():
+        for concept, entry in load(name).concepts:
+            assert ("refuse" in entry) != ("absent" in entry), concept
             assert all(line["why"] and line["keys"] for line in entry["lines"])

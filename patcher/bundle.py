@@ -1,0 +1,237 @@
+"""A profile as a folder: the file, the environment, the command, a service, and how to use them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from . import __version__
+from .outcome import ExitCode, KvpatchError
+from .render import Rendered, comment, header
+from .serving import Serve, quoted, shell
+from .templates import Pair, Template
+
+CONFIG_NAME = "lmcache.yaml"
+_MOUNTED = "/etc/lmcache"
+
+
+def files(template: Template, pair: Pair, made: Rendered, folder: Path) -> Mapping[str, str]:
+    """The files of the bundle by name.
+
+    Args:
+        template: of the profile.
+        pair: what it is for.
+        made: what was rendered, with the folder's ``lmcache.yaml`` as its path.
+        folder: where they will be.
+    """
+    top = header(template, pair, made)
+    found = {CONFIG_NAME: made.text} if made.text else {}
+    found["vllm.env"] = _env(top, made.serve)
+    found["serve.sh"] = _script(top, made.serve, folder)
+    name = f"vllm-{template.name}"
+    found[f"{name}.service"] = _service(template, made, folder)
+    found["compose.yaml"] = _compose(template, pair, made)
+    if made.serve.server:
+        found["server.sh"] = "\n".join(
+            [
+                "#!/usr/bin/env bash",
+                *top,
+                "set -eu",
+                "export PYTHONHASHSEED=0",
+                f"exec {shell(made.serve.server)}",
+                "",
+            ]
+        )
+    found["README.md"] = _readme(template, pair, made, [*found])
+    return found
+
+
+def write(folder: Path, texts: Mapping[str, str], *, force: bool) -> None:
+    """Write the bundle into a folder that is empty or not there yet.
+
+    Raises:
+        KvpatchError: ``exists`` (exit 3), ``not-written`` (exit 4).
+    """
+    try:
+        if folder.exists() and not force:
+            there = sorted(set(texts) & {entry.name for entry in folder.iterdir()})
+            if there:
+                raise KvpatchError(
+                    "exists",
+                    f"{folder} has {', '.join(there)} already; nothing was written",
+                    "name another folder, or write over them with --force",
+                )
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            path = folder / name
+            path.write_text(text, "utf-8")
+            if name.endswith(".sh"):
+                path.chmod(0o755)
+    except OSError as error:
+        raise KvpatchError(
+            "not-written",
+            f"{folder} can't be written: {error.strerror}",
+            "name a folder that may be made or written",
+            ExitCode.ENVIRONMENT,
+        ) from None
+
+
+def script(top: Sequence[str], serve: Serve) -> str:
+    """The commands to type, with what has to be known above them."""
+    lines = [*top, "#", *comment(serve.why), ""]
+    if serve.server:
+        lines += ["# First, and to be left running:", f"PYTHONHASHSEED=0 {shell(serve.server)}", ""]
+    lines += [f"export {name}={quoted(value)}" for name, value in serve.environ.items()]
+    return "\n".join([*lines, shell(serve.argv)])
+
+
+def _env(top: Sequence[str], serve: Serve) -> str:
+    lines = [*top, "#", "# For systemd's EnvironmentFile, or a shell: set -a; . ./vllm.env", ""]
+    return "\n".join([*lines, *(f"{n}={quoted(v)}" for n, v in serve.environ.items()), ""])
+
+
+def _script(top: Sequence[str], serve: Serve, folder: Path) -> str:
+    return "\n".join(
+        [
+            "#!/usr/bin/env bash",
+            *top,
+            "#",
+            *comment(serve.why),
+            "set -eu",
+            "set -a",
+            f". {quoted(str(folder / 'vllm.env'))}",
+            "set +a",
+            f"exec {shell(serve.argv)}",
+            "",
+        ]
+    )
+
+
+def _service(template: Template, made: Rendered, folder: Path) -> str:
+    place = _systemd(str(folder / "serve.sh"))
+    lines = [
+        f"# Made by kvpatch {__version__}. Copy it to /etc/systemd/system, then:",
+        f"#   systemctl daemon-reload && systemctl enable --now vllm-{template.name}",
+        "[Unit]",
+        f"Description=vLLM with the kvpatch profile {template.name}",
+        "After=network-online.target",
+        "Wants=network-online.target",
+    ]
+    storage = _storage(made)
+    if storage:
+        # Unmounted, LMCache would make the folder on the root file system.
+        lines.append(f"RequiresMountsFor={_systemd(storage)}")
+    if made.serve.server:
+        lines.append("# Start server.sh before it, as a service of its own.")
+    lines += [
+        "",
+        "[Service]",
+        "# PATH must find the environment's vllm, for example:",
+        "# Environment=PATH=/srv/vllm/bin:/usr/bin:/bin",
+        f"ExecStart=/usr/bin/env bash {place}",
+        "Restart=on-failure",
+        "LimitMEMLOCK=infinity",
+        "",
+        "[Install]",
+        "WantedBy=multi-user.target",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _systemd(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"'
+
+
+def _compose(template: Template, pair: Pair, made: Rendered) -> str:
+    tag = f"v{pair.vllm}" if pair.vllm else "latest"
+    argv = [word.replace("$", "$$") for word in made.serve.argv[2:]]
+    environ = {
+        name: f"{_MOUNTED}/{CONFIG_NAME}" if name == "LMCACHE_CONFIG_FILE" else value
+        for name, value in made.serve.environ.items()
+    }
+    volumes = [f"./{CONFIG_NAME}:{_MOUNTED}/{CONFIG_NAME}:ro"] if made.text else []
+    storage = _storage(made)
+    if storage:
+        volumes.append(f"{storage}:{storage}")
+    lines = [
+        f"# Made by kvpatch {__version__}: docker compose up",
+        "# The image needs LMCache beside vLLM, and the patches of kvpatch: run `kvpatch apply` in",
+        "# a layer of your own on top of it.",
+        "services:",
+        "  vllm:",
+        f"    image: vllm/vllm-openai:{tag}",
+        f"    command: {json.dumps(argv)}",
+        "    environment:",
+        *(f"      {name}: {json.dumps(value)}" for name, value in environ.items()),
+        '    ports: ["8000:8000"]',
+        "    ipc: host",
+        "    ulimits: {memlock: -1}",
+    ]
+    if made.serve.server:
+        lines.append("    network_mode: host")
+        lines.remove('    ports: ["8000:8000"]')
+    if volumes:
+        lines += ["    volumes:", *(f"      - {json.dumps(volume)}" for volume in volumes)]
+    if template.gds:
+        lines += ["    devices: [/dev/nvidia-fs0:/dev/nvidia-fs0]", "    privileged: true"]
+    lines += [
+        "    deploy:",
+        "      resources:",
+        "        reservations:",
+        "          devices: [{driver: nvidia, count: all, capabilities: [gpu]}]",
+    ]
+    if made.serve.server:
+        lines += [
+            "  lmcache:",
+            f"    image: vllm/vllm-openai:{tag}",
+            f"    entrypoint: {json.dumps(list(made.serve.server))}",
+            '    environment: {PYTHONHASHSEED: "0"}',
+            "    network_mode: host",
+            "    ipc: host",
+            (
+                "    deploy: {resources: {reservations: "
+                "{devices: [{driver: nvidia, count: all, capabilities: [gpu]}]}}}"
+            ),
+        ]
+    return "\n".join([*lines, ""])
+
+
+def _storage(made: Rendered) -> str:
+    """The folder that chunks are kept in; empty for none."""
+    import yaml
+
+    values = yaml.safe_load(made.text) if made.text else {}
+    found = str(values.get("gds_path") or "").split(",")[0]
+    return "" if found.startswith("/dev/null") else found
+
+
+def _readme(template: Template, pair: Pair, made: Rendered, names: Sequence[str]) -> str:
+    lmcache = f"LMCache {pair.lmcache}" if pair.lmcache else "no LMCache"
+    vllm = f"vLLM {pair.vllm}" if pair.vllm else "no vLLM named"
+    lines = [f"# {template.name}", "", template.purpose.strip(), "", f"For {vllm} and {lmcache}."]
+    lines += [f"Made by kvpatch {__version__}.", "", "## Start", ""]
+    missing = [need for need in made.needs if need.present is not True]
+    if missing:
+        lines += ["First, since the pair does not run it as it is:", ""]
+        lines += [f"- {need.id}, {need.what}: {need.hint}" for need in missing] + [""]
+    if made.serve.server:
+        lines += ["    ./server.sh    # first, and left running"]
+    lines += ["    ./serve.sh", "", made.serve.why, "", "## Files", ""]
+    told = {
+        CONFIG_NAME: "LMCache's configuration; every value has its reason above it",
+        "vllm.env": "the environment of every vLLM process",
+        "serve.sh": "starts vLLM",
+        "server.sh": "starts LMCache's server",
+        "compose.yaml": "the same with docker compose; the image needs LMCache and the patches",
+    }
+    lines += [f"- `{name}`: {told.get(name, 'a systemd unit')}" for name in names]
+    if made.warnings or made.notes:
+        lines += ["", "## To know", ""]
+        lines += [f"- {' '.join(one.split())}" for one in (*made.warnings, *made.notes)]
+    check = f"`kvpatch lint {CONFIG_NAME} --env-file vllm.env`" if made.text else ""
+    if check:
+        lines += ["", f"{check} checks what was changed here by hand."]
+    return "\n".join([*lines, ""])

@@ -1,0 +1,273 @@
+"""The verb ``doctor``: one table of what this host, pair, model and configuration come to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+from . import environment, key_history, templates
+from .coercion import effective
+from .diagnosis import Check, State, fail, not_checked, ok, warn
+from .fsops import Disk
+from .host import Host, Where, open_host
+from .host_checks import host_checks, library_check
+from .launch import parse_launch
+from .lint import Surroundings, lint
+from .model_checks import model_checks, separator_check
+from .model_config import Model, read_model
+from .outcome import ExitCode, KvpatchError, Report
+from .pair_checks import (
+    distributions,
+    extension_check,
+    flashinfer_check,
+    models_taken,
+    pins_check,
+    runner_check,
+)
+from .probe import probe
+from .profiling import patches_in_place
+from .render import render
+from .rules import Level
+from .schema import Schema
+from .schema_source import read_schema
+from .storage_checks import storage_checks
+from .templates import Pair
+from .yaml_source import YamlFile, parse_yaml, read_yaml
+
+LIMIT_S = 10.0
+LOAD_LIMIT_S = 180.0
+_MODELS = (
+    "lmcache/v1/compute/models/utils.py",
+    "lmcache/inprocess/compute/models/utils.py",
+)
+_ROPE, _TOKEN = "rope", "separator"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user named; None for what was not named."""
+
+    profile: str | None = None
+    config: Path | None = None
+    model: Path | None = None
+    gds_path: str | None = None
+    pid: int | None = None
+    write: bool = True
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """The host, with what several checks look at."""
+
+    host: Host
+    lmcache: Version
+    vllm: Version | None
+    schema: Schema
+    pair: Pair
+    values: Mapping[str, Any]
+    file: YamlFile
+
+    @property
+    def python(self) -> Path | None:
+        found = self.host.environment.interpreter
+        return found.executable if found else None
+
+    @property
+    def site(self) -> Path:
+        return self.host.environment.packages["lmcache"].site
+
+
+def run_doctor(where: Where, disk: Disk, asked: Asked) -> Report:
+    """Look at everything that was asked for.
+
+    Raises:
+        KvpatchError: exit 2 for what can't be asked; 4 where there is no LMCache, or a file named
+            can't be read.
+    """
+    if asked.profile is not None and asked.config is not None:
+        raise KvpatchError(
+            "two-configurations", "--profile and --config", "give one of them", ExitCode.USAGE
+        )
+    model = None if asked.model is None else read_model(asked.model)
+    seen = _look(where, disk, asked)
+    groups = {
+        "pair": [*_pair(seen)],
+        "configuration": [*_configuration(seen, asked.pid)],
+        "model": [*_model(seen, asked, model)],
+        "GDS": [*_gds(seen, asked)],
+    }
+    failed = any(check.state is State.FAIL for checks in groups.values() for check in checks)
+    data = {
+        "lmcache": str(seen.lmcache),
+        "vllm": str(seen.vllm) if seen.vllm else None,
+        "checks": [
+            {
+                "group": group,
+                "name": check.name,
+                "state": check.state.value,
+                "reason": check.reason,
+                "todo": check.todo,
+            }
+            for group, checks in groups.items()
+            for check in checks
+        ],
+    }
+    code = ExitCode.NO if failed else ExitCode.DONE
+    return Report("doctor", _table(seen, groups), data, code)
+
+
+def _look(where: Where, disk: Disk, asked: Asked) -> _Seen:
+    host = open_host(where, disk, needs="lmcache")
+    found, beside = host.tree.package("lmcache"), host.tree.package("vllm")
+    if found is None:
+        raise RuntimeError("LMCache was located, and then was not")
+
+    def read(path: str) -> bytes | None:
+        source = host.tree.source("lmcache", path)
+        return source.content if source else None
+
+    schema = read_schema(read, str(found.version))
+    registered, cured = patches_in_place(host) if beside else (None, {})
+    pair = Pair(found.version, beside.version if beside else None, registered, cured)
+    file = YamlFile("-", "")
+    if asked.config is not None:
+        file = read_yaml(asked.config)
+    elif asked.profile is not None and templates.load(asked.profile).kind == "lmcache":
+        settings = {}
+        if asked.gds_path and templates.load(asked.profile).gds:
+            settings["gds_path"] = asked.gds_path
+        try:
+            file = parse_yaml(render(asked.profile, schema, pair, settings).text)
+        except KvpatchError as error:
+            if error.code != "no-cure":
+                raise
+    values = effective(schema, file.values if file.readable else {})
+    known = {name: values.get(name) for name in schema.keys}
+    return _Seen(host, found.version, pair.vllm, schema, pair, known, file)
+
+
+def _pair(seen: _Seen) -> Iterator[Check]:
+    if seen.vllm is None:
+        yield fail("pair", f"LMCache {seen.lmcache}, and no vLLM beside it", "install vLLM")
+    else:
+        yield _verdict(seen)
+        patched = seen.pair.registered
+        told = "LMCache is told of the model" if patched else "LMCache is not told of the model"
+        yield ok("patches", told) if patched else fail("patches", told, "run `kvpatch apply`")
+        yield runner_check(seen.vllm)
+    found = distributions(seen.site)
+    yield pins_check(found, "transformers")
+    yield flashinfer_check(found)
+    if seen.python is None:
+        yield not_checked("LMCache's extension", "no interpreter was named", "give --python")
+    else:
+        answer = probe(
+            "stack_probe", ["extension", str(seen.site)], limit=LOAD_LIMIT_S, python=seen.python
+        )
+        yield extension_check(answer, seen.lmcache)
+
+
+def _verdict(seen: _Seen) -> Check:
+    template = templates.load("blend")
+    shown = f"vLLM {seen.vllm} with LMCache {seen.lmcache}"
+    try:
+        template.require(seen.pair)
+    except KvpatchError as error:
+        return fail("pair", error.message, error.hint)
+    lacks = [need for need in template.needs(seen.pair) if need.present is not True]
+    if lacks:
+        letters = ", ".join(dict.fromkeys(need.id for need in lacks))
+        return fail("pair", f"{shown} can't blend as it is: {letters}", lacks[0].hint)
+    return ok("pair", f"{shown} has all that blending needs")
+
+
+def _configuration(seen: _Seen, pid: int | None) -> Iterator[Check]:
+    if seen.file.path == "-" and not seen.file.text:
+        yield not_checked("file", "none was named", "give --config FILE or --profile NAME")
+        return
+    python = seen.host.environment.interpreter
+    version = python.version[:2] if python else None
+    around = Surroundings(vllm=seen.vllm, python=version)
+    if pid is None:
+        todo = "give --pid PID of a running vLLM process"
+        yield not_checked("environment and flags", "no process was named", todo)
+    else:
+        launch = parse_launch(command) if (command := environment.command_of(pid)) else None
+        # Only the process that was started by a command has its flags.
+        serves = launch if launch and (launch.model or launch.transfer) else None
+        around = Surroundings(environment.from_process(pid), True, serves, seen.vllm, version)
+        yield ok("environment", f"read from process {pid}")
+    found = lint(seen.file, seen.schema, key_history.load(), around).findings
+    for finding in found:
+        name = f"{finding.rule.id} {finding.key}".strip()
+        todo = finding.fix.sentence if finding.fix else finding.rule.why
+        if finding.level is Level.ERROR:
+            yield fail(name, finding.message, todo)
+        else:
+            yield warn(name, finding.message, todo)
+    if not any(finding.level is Level.ERROR for finding in found):
+        yield ok("file", "LMCache reads it as it is meant")
+
+
+def _model(seen: _Seen, asked: Asked, model: Model | None) -> Iterator[Check]:
+    if model is None or asked.model is None:
+        yield not_checked("model", "none was named", "give --model FOLDER")
+        return
+    taken: tuple[str, ...] = ()
+    for path in _MODELS:
+        source = seen.host.tree.source("lmcache", path)
+        if source is not None:
+            taken = tuple(models_taken(source.content))
+            break
+    yield from model_checks(model, taken, rope_cured=seen.pair.cured.get(_ROPE) is True)
+    folder = asked.model if asked.model.is_dir() else asked.model.parent
+    separator = seen.values.get("blend_special_str")
+    if not isinstance(separator, str):
+        yield not_checked("separator", "the configuration has none")
+    else:
+        answer = probe(
+            "tokenizer_probe", [str(folder), separator], limit=LOAD_LIMIT_S, python=seen.python
+        )
+        yield separator_check(answer, separator, cured=seen.pair.cured.get(_TOKEN) is True)
+
+
+def _gds(seen: _Seen, asked: Asked) -> Iterator[Check]:
+    given = asked.gds_path or seen.values.get("gds_path")
+    if not isinstance(given, str) or given.startswith("/dev/null"):
+        yield not_checked("gds mount", "no folder was named", "give --gds-path DIR")
+        return
+    buffer = seen.values.get("gds_buffer_size") or seen.values.get("cufile_buffer_size")
+    nfs = False
+    for folder in given.split(","):
+        answer = probe(
+            "storage_probe",
+            [folder, "/proc/self/mountinfo", "write" if asked.write else "look"],
+            limit=LIMIT_S,
+        )
+        mount = (answer.facts or {}).get("mount") or {}
+        nfs = nfs or str(mount.get("type", "")).startswith("nfs")
+        size = buffer if isinstance(buffer, int) else None
+        yield from storage_checks(answer, size, str(seen.lmcache))
+    if seen.python is not None:
+        found = probe("stack_probe", ["cufile", str(seen.site)], limit=LIMIT_S, python=seen.python)
+        yield library_check(found)
+    yield from host_checks(probe("host_probe", ["/"], limit=LIMIT_S), nfs=nfs)
+
+
+def _table(seen: _Seen, groups: Mapping[str, list[Check]]) -> str:
+    beside = f"vLLM {seen.vllm}" if seen.vllm else "no vLLM"
+    lines = [f"{beside} with LMCache {seen.lmcache}, in {seen.site}"]
+    width = max(len(check.name) for checks in groups.values() for check in checks)
+    for group, checks in groups.items():
+        lines += ["", group]
+        for check in checks:
+            lines.append(f"  {check.state.value:11}  {check.name:{width}}  {check.reason}")
+            if check.todo:
+                lines.append(f"  {'':11}  {'':{width}}  -> {check.todo}")
+    states = [check.state for checks in groups.values() for check in checks]
+    counts = [f"{states.count(state)} {state.value}" for state in State]
+    return "\n".join([*lines, "", ", ".join(counts)])

@@ -1,0 +1,129 @@
+"""In which releases of LMCache a configuration key is known, and what became of it.
+
+The releases are in ``lmcache_keys.json``, which :func:`build` makes from the sources of all of
+them. No source says that a key was renamed, save for the aliases it lists: those that were renamed
+without a word are in ``RENAMED``, and a test checks each against the releases.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.version import Version
+
+from .schema import EXTRA, Schema
+
+RENAMED: Mapping[str, str] = {
+    "blend_recompute_ratio": "blend_recompute_ratios",
+    "cufile_buffer_size": "gds_buffer_size",
+    "blend_separator": "blend_special_str",
+    "max_local_cache_size": "max_local_cpu_size",
+    f"{EXTRA}.use_cufile": "use_gds",
+    f"{EXTRA}.gds_io_threads": f"{EXTRA}.disk_io_threads",
+}
+_CLOSE = 0.75
+
+
+@dataclass(frozen=True)
+class Renaming:
+    """What a key is called in a release; ``since`` is the first release with that name."""
+
+    name: str
+    since: str
+
+
+@dataclass(frozen=True)
+class History:
+    """Spans of releases by key: ``[first, last]``, ``last`` None for the newest.
+
+    ``extra_config.NAME`` is a name inside of it. ``first_line`` are the keys of the configuration
+    class before ``lmcache.v1``. ``aliases`` were listed by some release, old name to new.
+    """
+
+    releases: tuple[str, ...]
+    spans: Mapping[str, Sequence[tuple[str, str | None]]]
+    aliases: Mapping[str, str]
+    first_line: frozenset[str]
+
+    def renaming(self, name: str, schema: Schema) -> Renaming | None:
+        """The name that this release has for what ``name`` is in another; None for none."""
+        both = {**self.aliases, **RENAMED}
+        candidates = [both[name]] if name in both else []
+        candidates += [old for old, new in both.items() if new == name]
+        for candidate in candidates:
+            if schema.has(candidate) and candidate in self.spans:
+                newer = candidate if both.get(name) == candidate else name
+                return Renaming(candidate, self.spans[newer][0][0])
+        return None
+
+    def told(self, name: str) -> str:
+        """In which releases it is a key, for a sentence; empty where none has it."""
+        if name in self.spans:
+            parts = [
+                f"from {first} on"
+                if last is None
+                else first
+                if first == last
+                else f"{first} to {last}"
+                for first, last in self.spans[name]
+            ]
+            return f"LMCache {' and '.join(parts)}"
+        return "the configuration before lmcache.v1" if name in self.first_line else ""
+
+
+def load() -> History:
+    """Read the history that came with this kvpatch."""
+    data = json.loads(Path(__file__).with_name("lmcache_keys.json").read_text("utf-8"))
+    spans = {
+        name: [(span[0], span[1] if len(span) > 1 else None) for span in found]
+        for name, found in data["keys"].items()
+    }
+    return History(tuple(data["releases"]), spans, data["aliases"], frozenset(data["first_line"]))
+
+
+def build(schemas: Mapping[str, Schema], first_line: Sequence[str]) -> str:
+    """The JSON text of the history.
+
+    Args:
+        schemas: of each release.
+        first_line: keys of the configuration class before ``lmcache.v1``.
+    """
+    ordered = sorted(schemas, key=Version)
+    names: dict[str, list[list[str]]] = {}
+    aliases: dict[str, str] = {}
+    before: set[str] = set()
+    last = ""
+    for release in ordered:
+        schema = schemas[release]
+        now = {*schema.keys, *(f"{EXTRA}.{name}" for name in schema.extra)}
+        for name in sorted(now - before):
+            names.setdefault(name, []).append([release])
+        for name in before - now:
+            names[name][-1].append(last)
+        aliases.update({**schema.aliases, **schema.dead_aliases})
+        before, last = now, release
+    lines = [f"{json.dumps(name)}: {json.dumps(names[name])}" for name in sorted(names)]
+    known = set(names)
+    old = sorted(set(first_line) - known)
+    return (
+        '{\n"releases": '
+        + json.dumps(ordered)
+        + ',\n"keys": {\n'
+        + ",\n".join(lines)
+        + '\n},\n"aliases": '
+        + json.dumps(dict(sorted(aliases.items())), indent=1)
+        + ',\n"first_line": '
+        + json.dumps(old)
+        + "\n}\n"
+    )
+
+
+def nearest(name: str, known: Sequence[str]) -> str | None:
+    """The known name that is closest to one, where any is close."""
+    import difflib
+
+    found = difflib.get_close_matches(name.lower(), known, 1, _CLOSE)
+    return found[0] if found else None

@@ -1,0 +1,179 @@
+"""A ``vllm serve`` command taken apart, as far as it concerns LMCache."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .outcome import ExitCode, KvpatchError
+
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_TRANSFER = "kv-transfer-config"
+_SWITCHES = frozenset({"enable-prefix-caching", "enforce-eager"})
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A command's flags, and the KV connector's configuration.
+
+    Attributes:
+        flags: by name without dashes; True for a switch, False for its ``no-`` form.
+        environ: variables that are set in front of the command.
+        transfer: ``--kv-transfer-config`` with its dotted forms merged in.
+        problem: why that can't be read; empty where it can.
+        model: the first word behind ``serve``.
+    """
+
+    flags: Mapping[str, str | bool]
+    environ: Mapping[str, str] = field(default_factory=dict)
+    transfer: Mapping[str, Any] = field(default_factory=dict)
+    problem: str = ""
+    model: str | None = None
+
+    @property
+    def extra(self) -> Mapping[str, Any]:
+        """The connector's ``kv_connector_extra_config``."""
+        found = self.transfer.get("kv_connector_extra_config")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def extras(self) -> tuple[Mapping[str, Any], ...]:
+        """The extra config of every connector, those inside a MultiConnector too."""
+        found = (one.get("kv_connector_extra_config") for one in _connectors(self.transfer))
+        return tuple(one for one in found if isinstance(one, dict))
+
+    @property
+    def overrides(self) -> Mapping[str, Any]:
+        """What it sets with ``lmcache.KEY``."""
+        prefix = "lmcache."
+        return {
+            name[len(prefix) :]: value
+            for name, value in self.extra.items()
+            if isinstance(name, str) and name.startswith(prefix)
+        }
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the connector is LMCache's in-process one, alone or inside a MultiConnector."""
+        return any(_is_in_process(one) for one in _connectors(self.transfer))
+
+    def on(self, name: str) -> bool | None:
+        """Whether a switch is on; None where it is not given."""
+        found = self.flags.get(name)
+        return None if found is None else found is not False
+
+    @property
+    def graphs(self) -> str | None:
+        """The CUDA graph mode that the compilation config names, in capitals."""
+        for name in ("compilation-config", "cc", "O"):
+            text = self.flags.get(name)
+            if isinstance(text, str) and text.startswith("{"):
+                try:
+                    mode = json.loads(text).get("cudagraph_mode")
+                except ValueError:
+                    continue
+                if mode is not None:
+                    return str(mode).upper()
+            dotted = self.flags.get(f"{name}.cudagraph-mode")
+            if isinstance(dotted, str):
+                return dotted.upper()
+        return None
+
+
+def parse_launch(text: str) -> Launch:
+    """Take a command apart.
+
+    Raises:
+        KvpatchError: ``bad-command``, exit 2: a shell could not read it.
+    """
+    try:
+        words = [word for word in shlex.split(text.replace("\\\n", " ")) if word != "\n"]
+    except ValueError as error:
+        raise KvpatchError(
+            "bad-command",
+            f"the --serve command is not one that a shell reads: {error}",
+            "give it in one argument, as it is typed",
+            ExitCode.USAGE,
+        ) from None
+    environ: dict[str, str] = {}
+    while words and (_ASSIGNMENT.match(words[0]) or words[0] in ("env", "export")):
+        name, _, value = words.pop(0).partition("=")
+        if name not in ("env", "export"):
+            environ[name] = value
+    flags = dict(_flags(words))
+    transfer, problem = _transfer(flags)
+    model = None
+    if "serve" in words and words.index("serve") + 1 < len(words):
+        following = words[words.index("serve") + 1]
+        model = None if following.startswith("-") else following
+    named = flags.get("model")
+    return Launch(
+        flags, environ, transfer, problem, model or (named if isinstance(named, str) else None)
+    )
+
+
+def _flags(words: list[str]) -> Iterator[tuple[str, str | bool]]:
+    for place, word in enumerate(words):
+        if word == "-O" or not re.match(r"--?[A-Za-z]", word):
+            if word == "-O" and place + 1 < len(words):
+                yield "O", words[place + 1]
+            continue
+        name, equals, value = word.lstrip("-").partition("=")
+        # vLLM takes underscores for dashes in the name, not in what stands behind a dot.
+        head, dot, tail = name.partition(".")
+        name = head.replace("_", "-") + dot + tail.replace("_", "-")
+        if equals:
+            yield name, value
+            continue
+        following = words[place + 1] if place + 1 < len(words) else "--"
+        if name.removeprefix("no-") in _SWITCHES:
+            yield name.removeprefix("no-"), not name.startswith("no-")
+        elif following.startswith("-") and not re.match(r"-\d", following):
+            yield name, True
+        else:
+            yield name, following
+
+
+def _transfer(flags: Mapping[str, str | bool]) -> tuple[Mapping[str, Any], str]:
+    found: dict[str, Any] = {}
+    text = flags.get(_TRANSFER)
+    if text is not None:
+        try:
+            read = json.loads(text) if isinstance(text, str) else None
+        except ValueError as error:
+            return {}, f"it is not JSON: {error}"
+        if not isinstance(read, dict):
+            return {}, "it is not a JSON object"
+        found.update(read)
+    for name, value in flags.items():
+        if name.startswith(f"{_TRANSFER}.") and isinstance(value, str):
+            path = name.split(".")[1:]
+            into = found
+            for part in path[:-1]:
+                into = into.setdefault(part.replace("-", "_"), {})
+            try:
+                into[path[-1].replace("-", "_")] = json.loads(value)
+            except ValueError:
+                into[path[-1].replace("-", "_")] = value
+    return found, ""
+
+
+def _connectors(transfer: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield transfer
+    extra = transfer.get("kv_connector_extra_config")
+    inner = extra.get("connectors") if isinstance(extra, dict) else None
+    for one in inner if isinstance(inner, list) else []:
+        if isinstance(one, dict):
+            yield from _connectors(one)
+
+
+def _is_in_process(transfer: Mapping[str, Any]) -> bool:
+    name = str(transfer.get("kv_connector") or "")
+    module = str(transfer.get("kv_connector_module_path") or "")
+    if name == "LMCacheMPConnector":
+        return False
+    return name.startswith("LMCacheConnector") or f"{module}.".startswith("lmcache.")

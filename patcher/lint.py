@@ -1,0 +1,112 @@
+"""What is wrong with an LMCache configuration on a given release, and what would mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.version import Version
+
+from . import lint_combinations, lint_launch, lint_names, lint_values, rules
+from .coercion import Effective, effective
+from .key_history import History
+from .lint_context import Context
+from .rules import Finding, Level
+from .schema import Schema
+from .yaml_source import YamlFile
+
+if TYPE_CHECKING:
+    from .launch import Launch
+
+_CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
+    lint_names.keys,
+    lint_names.overrides,
+    lint_names.variables,
+    lint_values.values,
+    lint_values.turned,
+    lint_combinations.blending,
+    lint_combinations.gds,
+    lint_combinations.tiers,
+    lint_combinations.hashing,
+    lint_launch.launch,
+    lint_launch.environment,
+)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where a configuration will run, as far as it was said.
+
+    Attributes:
+        environ: of the process; None where nobody said.
+        running: whether that is the environment of a process that runs.
+        launch: the command that starts vLLM.
+        vllm: its release.
+        python: version of the Python that it runs on.
+    """
+
+    environ: Mapping[str, str] | None = None
+    running: bool = False
+    launch: Launch | None = None
+    vllm: Version | None = None
+    python: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Linted:
+    """What came of it."""
+
+    findings: tuple[Finding, ...]
+    effective: Effective | None
+
+    @property
+    def clean(self) -> bool:
+        """Whether there is no error."""
+        return not any(finding.level is Level.ERROR for finding in self.findings)
+
+
+def lint(file: YamlFile, schema: Schema, history: History, around: Surroundings) -> Linted:
+    """Check a configuration.
+
+    Args:
+        file: what was read.
+        schema: of the LMCache release.
+        history: of the keys of all releases.
+        around: where it will run.
+    """
+    found = [
+        Finding(
+            rules.DUPLICATE if problem.kind == "duplicate" else rules.SYNTAX,
+            problem.message,
+            line=problem.line,
+            column=problem.column,
+        )
+        for problem in file.problems
+    ]
+    if not file.readable:
+        return Linted(tuple(found), None)
+    front = around.launch.environ if around.launch else {}
+    environ = {**(around.environ or {}), **front}
+    seen = effective(
+        schema, file.values, environ, around.launch.overrides if around.launch else None
+    )
+    context = Context(
+        file=file,
+        schema=schema,
+        history=history,
+        effective=seen,
+        environ=environ if environ or around.environ is not None else None,
+        whole_environ=around.environ is not None,
+        running=around.running,
+        launch=around.launch,
+        vllm=around.vllm,
+        python=around.python,
+    )
+    for check in _CHECKS:
+        found.extend(check(context))
+    return Linted(tuple(sorted(found, key=_order)), seen)
+
+
+def _order(finding: Finding) -> tuple[int, int, str, str]:
+    return (finding.line or 10**9, finding.column, finding.rule.id, finding.key)

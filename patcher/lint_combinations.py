@@ -1,0 +1,178 @@
+"""Rules about values that don't go together on this release."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from packaging.version import Version
+
+from . import rules
+from .lint_context import Context
+from .rules import Finding, Fix, Level, spelt
+
+_GDS = "GdsBackend"
+_STAGING_GB = 5.0
+_RATIO = 0.15
+_CBOR = Version("0.4.6")
+_CORRUPT = (Version("0.3.7"), Version("0.5.4rc3"))
+_HASH_NONE = (Version("0.3.4"), Version("0.4"))
+_PLACEHOLDER = "/dev/null"
+
+
+def blending(context: Context) -> Iterator[Finding]:
+    """What blending asks for."""
+    if not context.blends:
+        return
+    told = f"on LMCache {context.schema.version}"
+    if not context.value("use_layerwise"):
+        fix = Fix("set", "use_layerwise", value=True)
+        message = "enable_blending is on and use_layerwise is not: set use_layerwise: true"
+        yield context.found(rules.LAYERWISE, message, _either(context, "use_layerwise"), fix=fix)
+    for name, value in (("blend_recompute_ratios", [_RATIO]), ("blend_check_layers", [1])):
+        if name in context.schema.keys and not context.value(name):
+            message = f"blending needs {name} {told}, for example {value}"
+            fix = Fix("set", name, value=value)
+            yield context.found(rules.CHOICE, message, _either(context, name), fix=fix)
+    name = "save_unfull_chunk"
+    if not context.value(name) and name in context.schema.keys:
+        if name in context.effective.changed:
+            message = (
+                f"LMCache {context.schema.version} turns {name} off wherever use_layerwise is on"
+            )
+            yield context.found(rules.UNFULL, message, name, lower=Level.WARNING)
+        else:
+            message = f"blending needs {name}: true {told}"
+            fix = Fix("set", name, value=True)
+            yield context.found(rules.UNFULL, message, _either(context, name), fix=fix)
+    separator = context.value("blend_special_str")
+    if isinstance(separator, str) and not separator.strip():
+        fix = Fix("set", "blend_special_str", value=" # # ")
+        yield context.found(rules.SEPARATOR, "the separator is empty", "blend_special_str", fix=fix)
+
+
+def gds(context: Context) -> Iterator[Finding]:
+    """What storage by GDS asks for."""
+    if not context.gds:
+        return
+    buffer = next(n for n in ("gds_buffer_size", "cufile_buffer_size", "") if _known(context, n))
+    if buffer and not context.value(buffer) and not _lost(context, buffer):
+        message = f"gds_path needs {buffer}, in MiB, large enough for a whole prompt"
+        yield context.found(rules.NO_BUFFER, message, "gds_path")
+    first, fixed = _CORRUPT
+    if first <= context.lmcache < fixed:
+        message = (
+            f"LMCache {context.schema.version} can mix up GDS chunks when requests store a shared "
+            "prefix at once; take 0.5.4 or newer"
+        )
+        yield context.found(rules.CORRUPTS, message, "gds_path")
+    yield from _path(context)
+    if context.blends:
+        yield from _gds_and_blending(context)
+
+
+def _gds_and_blending(context: Context) -> Iterator[Finding]:
+    message = "loading chunks to blend from GDS needs kvpatch's patches: see `kvpatch status`"
+    yield context.found(rules.GDS_BLEND, message, "gds_path")
+    if context.value("local_cpu"):
+        fix = Fix("set", "local_cpu", value=False)
+        message = "chunks would come from CPU memory and from GDS: set local_cpu: false"
+        yield context.found(rules.TWO_TIERS, message, _either(context, "local_cpu"), fix=fix)
+    name = "retrieve_locations"
+    if name in context.schema.keys and context.value(name) != [_GDS]:
+        fix = Fix("set", name, value=[_GDS])
+        given = context.is_set(name)
+        message = f"chunks to blend must be looked for at one place: set {name}: [{_GDS}]"
+        lower = None if given else Level.WARNING
+        yield context.found(rules.TWO_TIERS, message, _either(context, name), fix=fix, lower=lower)
+
+
+def _path(context: Context) -> Iterator[Finding]:
+    for folder in str(context.value("gds_path")).split(","):
+        if folder.startswith(_PLACEHOLDER):
+            message = "gds_path is the profile's placeholder: set it to a folder that is mounted"
+        elif not folder.strip().startswith("/"):
+            message = f"{spelt(folder)} is not an absolute path"
+        else:
+            continue
+        yield context.found(rules.GDS_PATH, message, "gds_path")
+    several = "," in str(context.value("gds_path"))
+    if several and "gds_path_sharding" not in context.schema.keys:
+        message = f"LMCache {context.schema.version} takes one folder, commas and all"
+        yield context.found(rules.GDS_PATH, message, "gds_path")
+
+
+def tiers(context: Context) -> Iterator[Finding]:
+    """Where chunks are kept."""
+    staging = context.value("max_local_cpu_size")
+    number = isinstance(staging, int | float)
+    if number and staging <= 0 and (context.blends or context.gds or context.value("local_cpu")):
+        message = "max_local_cpu_size must be above 0, also with local_cpu: false"
+        fix = Fix("set", "max_local_cpu_size", value=_STAGING_GB)
+        yield context.found(rules.NO_STAGING, message, "max_local_cpu_size", fix=fix)
+    names = ("local_cpu", "local_disk", "gds_path", "remote_url", "weka_path", "maru_path")
+    others = ("enable_p2p", "enable_pd", "enable_nixl", "storage_plugins", "external_backends")
+    inside = context.value("extra_config.enable_nixl_storage")
+    plugins = context.value("remote_storage_plugins")
+    if not (inside or plugins or any(context.value(name) for name in (*names, *others))):
+        message = "local_cpu is off and there is no other tier"
+        yield context.found(rules.NO_TIER, message, "local_cpu")
+
+
+def hashing(context: Context) -> Iterator[Finding]:
+    """Whether a key means the same in every process and after every restart."""
+    name = "pre_caching_hash_algorithm"
+    algorithm = context.value(name)
+    if (
+        isinstance(algorithm, str)
+        and algorithm.startswith("sha256_cbor")
+        and context.lmcache < _CBOR
+    ):
+        message = f"{algorithm} works from LMCache {_CBOR} on; here take builtin"
+        yield context.found(rules.HASH, message, name, fix=Fix("set", name, value="builtin"))
+    if algorithm == "builtin":
+        yield from _seed(context)
+
+
+def _seed(context: Context) -> Iterator[Finding]:
+    kept = ("gds_path", "local_disk", "remote_url", "weka_path", "maru_path")
+    shared = ("enable_p2p", "enable_pd", "enable_nixl")
+    where = next((name for name in (*kept, *shared) if context.value(name)), None)
+    if where is None and context.ranks < 2:
+        return
+    why = (
+        f"{where} outlives or leaves the process" if where else f"{context.ranks} ranks share keys"
+    )
+    key = where or "pre_caching_hash_algorithm"
+    first, fixed = _HASH_NONE
+    if first <= context.lmcache < fixed and (context.python is None or context.python < (3, 12)):
+        message = (
+            f"{why}, and LMCache {context.schema.version} hashes None: with Python older than 3.12 "
+            "keys differ in every process whatever PYTHONHASHSEED says"
+        )
+        lower = Level.WARNING if context.python is None else None
+        yield context.found(rules.SEED, message, key, lower=lower)
+        return
+    message = f"{why}: set the same PYTHONHASHSEED, for example 0, in every vLLM process"
+    seed = (context.environ or {}).get("PYTHONHASHSEED")
+    if not context.whole_environ and seed is None:
+        asked = f"{message} (give --env-file or --pid to have it checked)"
+        yield context.found(rules.SEED, asked, key, lower=Level.NOTE)
+    elif seed is None or not seed.isdigit():
+        state = "is not set" if seed is None else f"is {spelt(seed)}"
+        yield context.found(rules.SEED, f"PYTHONHASHSEED {state}: {message}", key)
+
+
+def _known(context: Context, name: str) -> bool:
+    return not name or name in context.schema.keys
+
+
+def _lost(context: Context, name: str) -> bool:
+    seen = context.effective.values.get(name)
+    return seen is not None and bool(seen.failure)
+
+
+def _either(context: Context, name: str) -> str:
+    """The key itself where it is written, else the one that turns the feature on."""
+    if context.is_set(name):
+        return name
+    return "enable_blending" if context.is_set("enable_blending") else name

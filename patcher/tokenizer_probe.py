@@ -1,0 +1,82 @@
+"""Splits a prompt by the separator as LMCache does, with the model's own tokenizer.
+
+Stands alone: run by the target interpreter as a script with the model's folder and the separator.
+Prints one line of JSON: the separator's tokens, what LMCache keeps of them, and how many segments
+it wants, finds, and finds inside of documents.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+Encode = Callable[[str, bool], "list[int]"]
+
+DOCUMENTS = (
+    "The river rises in the hills # and runs north.",
+    "A second text, with numbers: 1 # 2, and a line.\n\nAnd another line.",
+    "The third one ends here.",
+)
+QUESTION = "Which of them has numbers?"
+
+
+def places(tokens: Sequence[int], wanted: Sequence[int]) -> list[int]:
+    """Where one list of tokens stands in another."""
+    size = len(wanted)
+    return [at for at in range(len(tokens) - size + 1) if size and tokens[at : at + size] == wanted]
+
+
+def look(encode: Encode, separator: str) -> dict[str, Any]:
+    """What comes of it.
+
+    Args:
+        encode: text and whether special tokens are added, to token ids.
+        separator: the text between documents.
+    """
+    whole = encode(separator, True)
+    plain = encode(separator, False)
+    kept = whole[1:]
+    parts = [encode(text, False) for text in DOCUMENTS]
+    joined: list[int] = []
+    for part in parts:
+        joined += part + plain
+    joined += encode(QUESTION, False)
+    spurious = sum(len(places(part, kept)) for part in [*parts, encode(QUESTION, False)])
+    as_text = encode("".join(text + separator for text in DOCUMENTS) + QUESTION, False)
+    return {
+        "tokens": plain,
+        "kept": kept,
+        "loses_first": kept != plain,
+        "wanted": len(DOCUMENTS) + 1,
+        "found": len(places(joined, kept)) + 1 if kept else 0,
+        "found_in_text": len(places(as_text, kept)) + 1 if kept else 0,
+        "spurious": spurious,
+    }
+
+
+def encoder(folder: str) -> Encode:
+    """How the model's tokenizer encodes."""
+    file = Path(folder, "tokenizer.json")
+    try:
+        from transformers import AutoTokenizer  # type: ignore[import-not-found]
+
+        loaded = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return lambda text, special: list(loaded.encode(text, add_special_tokens=special))
+    except Exception:
+        if not file.is_file():
+            raise
+        from tokenizers import Tokenizer  # type: ignore[import-not-found]
+
+        plain = Tokenizer.from_file(str(file))
+        return lambda text, special: list(plain.encode(text, add_special_tokens=special).ids)
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(look(encoder(sys.argv[1]), sys.argv[2])))
+    except Exception as error:
+        told = (str(error).splitlines() or [type(error).__name__])[0]
+        print(json.dumps({"problem": told[:300]}))

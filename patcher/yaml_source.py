@@ -1,0 +1,217 @@
+"""A configuration file as LMCache's YAML reader takes it, with the line of every key."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .outcome import ExitCode, KvpatchError
+from .schema import EXTRA
+
+MOST_BYTES = 1024 * 1024
+MOST_VALUES = 20_000
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One key with its value; ``line`` and ``column`` count from 1.
+
+    ``comment`` is what stands behind a ``#`` where the value would be, None where nothing does.
+    """
+
+    name: str
+    value: Any
+    line: int
+    column: int
+    comment: str | None = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why LMCache can't take the file, or not all of it; ``kind`` is a word for the rule."""
+
+    kind: str
+    message: str
+    line: int = 1
+    column: int = 1
+
+
+@dataclass(frozen=True)
+class YamlFile:
+    """What came of a file: entries by name, ``extra_config.NAME`` for those inside of it."""
+
+    path: str
+    text: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def readable(self) -> bool:
+        """Whether LMCache gets a mapping out of it."""
+        return all(problem.kind == "duplicate" for problem in self.problems)
+
+
+def read_yaml(path: Path) -> YamlFile:
+    """Read and parse a file.
+
+    Raises:
+        KvpatchError: ``no-file``, ``unreadable``: exit 4.
+    """
+    shown = str(path)
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise KvpatchError(
+                "no-file",
+                f"{shown} is not a file",
+                "name a YAML file: a pipe or a folder can't be checked",
+                ExitCode.ENVIRONMENT,
+            )
+        with path.open("rb") as stream:
+            content = stream.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise KvpatchError(
+            "unreadable",
+            f"{shown} can't be read: {error.strerror}",
+            "name the YAML file that LMCACHE_CONFIG_FILE names",
+            ExitCode.ENVIRONMENT,
+        ) from None
+    if len(content) > MOST_BYTES:
+        told = f"it has {found.st_size} bytes, more than {MOST_BYTES}: no LMCache configuration"
+        return _refused(shown, "", Problem("syntax", told))
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        return _refused(shown, "", Problem("syntax", "it is not UTF-8 text", line))
+    return parse_yaml(text, shown)
+
+
+def parse_yaml(text: str, path: str = "-") -> YamlFile:
+    """What LMCache's YAML reader makes of a text."""
+    loader = yaml.SafeLoader(text) if _printable(text) else None
+    if loader is None:
+        place = next(i for i, char in enumerate(text) if not _printable(char))
+        line = text.count("\n", 0, place) + 1
+        return _refused(path, text, Problem("syntax", "it holds control characters", line))
+    try:
+        node = loader.get_single_node()
+        if node is None or node.tag == "tag:yaml.org,2002:null":
+            return YamlFile(path, text)
+        if _size(node) > MOST_VALUES:
+            return _refused(path, text, Problem("syntax", "its anchors unfold without end"))
+        if not isinstance(node, yaml.MappingNode):
+            kind = "a list" if isinstance(node, yaml.SequenceNode) else "a single value"
+            told = f"its top level is {kind}; LMCache stops at anything but keys with values"
+            return _refused(path, text, Problem("syntax", told, *_place(node)))
+        twice = tuple(_duplicates(node))
+        pairs = list(node.value)
+        values = loader.construct_document(node)
+    except yaml.MarkedYAMLError as error:
+        return _refused(path, text, _syntax(error, text))
+    except (yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
+        return _refused(path, text, Problem("syntax", f"it is not YAML: {_short(error)}"))
+    finally:
+        loader.dispose()
+    entries = dict(_entries(pairs, values, text.splitlines()))
+    return YamlFile(path, text, values, entries, twice)
+
+
+def _refused(path: str, text: str, problem: Problem) -> YamlFile:
+    return YamlFile(path, text, problems=(problem,))
+
+
+def _printable(text: str) -> bool:
+    return yaml.reader.Reader.NON_PRINTABLE.search(text) is None
+
+
+def _syntax(error: yaml.MarkedYAMLError, text: str) -> Problem:
+    mark = error.problem_mark or error.context_mark
+    line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    lines = text.splitlines()
+    told = f"it is not YAML: {error.problem or error.context or 'it can not be read'}"
+    if mark and line <= len(lines) and "\t" in lines[line - 1][: column + 1]:
+        told = "a tab stands where YAML wants spaces"
+    return Problem("syntax", told, line, column)
+
+
+def _short(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:120]
+
+
+def _size(node: yaml.Node) -> int:
+    """How many values a node unfolds to, anchors counted each time; stops above the most."""
+    sizes: dict[int, int] = {}
+
+    def size(one: yaml.Node) -> int:
+        if id(one) in sizes:
+            return sizes[id(one)]
+        # An anchor inside itself is without end.
+        sizes[id(one)] = MOST_VALUES + 1
+        inner: list[yaml.Node] = []
+        if isinstance(one, yaml.SequenceNode):
+            inner = list(one.value)
+        elif isinstance(one, yaml.MappingNode):
+            inner = [part for pair in one.value for part in pair]
+        sizes[id(one)] = min(MOST_VALUES + 1, 1 + sum(map(size, inner)))
+        return sizes[id(one)]
+
+    return size(node)
+
+
+def _duplicates(node: yaml.Node, within: str = "") -> Iterator[Problem]:
+    if isinstance(node, yaml.MappingNode):
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                name = f"{within}{key.value}"
+                line, column = _place(key)
+                if name in seen and key.value != "<<":
+                    told = f"{name} is there already, in line {seen[name]}; the last one counts"
+                    yield Problem("duplicate", told, line, column)
+                seen.setdefault(name, line)
+                if isinstance(value, yaml.MappingNode):
+                    yield from _duplicates(value, f"{name}.")
+
+
+def _place(node: yaml.Node) -> tuple[int, int]:
+    return node.start_mark.line + 1, node.start_mark.column + 1
+
+
+def _entries(
+    pairs: list[tuple[yaml.Node, yaml.Node]], values: Mapping[Any, Any], lines: list[str]
+) -> Iterator[tuple[str, Entry]]:
+    places = {key.value: (key, value) for key, value in pairs if isinstance(key.value, str)}
+    for name, value in values.items():
+        key, node = places.get(_spelt(name), (None, None))
+        yield str(name), _entry(str(name), value, key, node, lines)
+        if name == EXTRA and isinstance(value, dict):
+            inner = node.value if isinstance(node, yaml.MappingNode) else []
+            within = {one.value: (one, two) for one, two in inner if isinstance(one.value, str)}
+            for part, found in value.items():
+                one, two = within.get(str(part), (key, None))
+                full = f"{EXTRA}.{part}"
+                yield full, _entry(full, found, one, two, lines)
+
+
+def _spelt(name: object) -> str:
+    return name if isinstance(name, str) else str(name).lower()
+
+
+def _entry(
+    name: str, value: Any, key: yaml.Node | None, node: yaml.Node | None, lines: list[str]
+) -> Entry:
+    if key is None:
+        return Entry(name, value, 1, 1)
+    line, column = _place(key)
+    comment = None
+    if value is None and node is not None and node.value == "":
+        rest = lines[line - 1][key.end_mark.column :].lstrip(" \t:")
+        comment = rest if rest.startswith("#") else None
+    return Entry(name, value, line, column, comment)

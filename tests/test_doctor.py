@@ -1,0 +1,120 @@
+"""``kvpatch doctor`` on environments made for it, and on this host's own /proc."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import Ran, kvpatch
+from fake_site import LATE, WORKER, install
+from lmcache_config import files_of
+
+pytestmark = pytest.mark.releases
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A site folder with LMCache's real configuration code and a worker in vLLM's shape."""
+    folder = tmp_path / "env" / "lib" / "python3.11" / "site-packages"
+    folder.mkdir(parents=True)
+    install(folder, "vllm", "0.32.0", {"vllm/__init__.py": "", WORKER: LATE})
+    files = {path: content.decode() for path, content in files_of("0.5.6").items()}
+    models = 'def of(name):\n    return name in ("LlamaForCausalLM", "Qwen3ForCausalLM")\n'
+    files |= {"lmcache/__init__.py": "", "lmcache/v1/compute/models/utils.py": models}
+    install(folder, "lmcache", "0.5.6", files)
+    return folder
+
+
+def rows(ended: Ran) -> dict[str, dict[str, Any]]:
+    return {check["name"]: check for check in ended.data["checks"]}
+
+
+def test_a_host_that_lacks_things_is_told_what_to_do(site: Path, tmp_path: Path) -> None:
+    gds = tmp_path / "gds"
+    gds.mkdir()
+    ended = kvpatch("doctor", "--site", site, "--profile", "gds-blend", "--gds-path", gds, "--json")
+    assert ended.code == 1
+    found = rows(ended)
+    assert found["patches"]["state"] == "fail"
+    assert found["patches"]["todo"] == "run `kvpatch apply`"
+    assert found["gds access"]["state"] in ("ok", "fail")
+    assert found["gds mount"]["state"] in ("ok", "warn", "fail")
+    assert found["model runner"]["state"] == "warn"
+    assert found["LMCache's extension"]["state"] == "not checked"
+    assert list(gds.iterdir()) == []
+    for check in found.values():
+        assert check["reason"]
+        assert check["todo"] or check["state"] in ("ok", "not checked")
+
+
+def test_a_configuration_is_linted_and_its_model_looked_at(site: Path, tmp_path: Path) -> None:
+    config = tmp_path / "lmcache.yaml"
+    config.write_text("cufile_buffer_size: 1\n")
+    model = tmp_path / "config.json"
+    model.write_text(
+        '{"architectures": ["MistralForCausalLM"], "num_hidden_layers": 2, "hidden_size": 8, '
+        '"num_attention_heads": 2, "max_position_embeddings": 8, "torch_dtype": "bfloat16"}'
+    )
+    ended = kvpatch("doctor", "--site", site, "--config", config, "--model", model, "--json")
+    found = rows(ended)
+    assert found["LM010 cufile_buffer_size"]["state"] == "fail"
+    assert found["model"]["todo"] == "take one of: LlamaForCausalLM, Qwen3ForCausalLM"
+    assert found["separator"]["state"] == "not checked"
+
+
+def test_a_running_process_tells_what_its_variables_and_flags_are(
+    site: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "lmcache.yaml"
+    config.write_text("gds_path: /mnt/a\ngds_buffer_size: 64\n")
+    flags = ["serve", "m", "--kv-transfer-config", '{"kv_connector": "OffloadingConnector"}']
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()", *flags],
+        stdin=subprocess.PIPE,
+        env={**os.environ, "LMCACHE_CHUNKSIZE": "1"},
+    )
+    try:
+        ended = kvpatch(
+            "doctor", "--site", site, "--config", config, "--pid", process.pid, "--json"
+        )
+    finally:
+        process.communicate()
+    found = rows(ended)
+    assert found["environment"]["state"] == "ok"
+    assert "not exported" in found["LM060 LMCACHE_CONFIG_FILE"]["reason"]
+    assert found["LM062 LMCACHE_CHUNKSIZE"]["state"] == "fail"
+    assert found["LM052"]["state"] == "fail"
+    assert found["LM038 gds_path"]["state"] == "fail"
+
+
+def test_the_table_has_every_check_and_their_count(site: Path) -> None:
+    ended = kvpatch("doctor", "--site", site)
+    assert ended.code == 1
+    assert ended.out.splitlines()[0].startswith("vLLM 0.32.0 with LMCache 0.5.6, in ")
+    assert ended.out.splitlines()[-1].endswith("not checked")
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--profile", "gds", "--config", "/none"), 2),
+        (("--profile", "nothing"), 2),
+        (("--config", "/none"), 4),
+        (("--model", "/none"), 4),
+    ],
+)
+def test_what_cannot_be_asked_ends_with_its_code(
+    site: Path, arguments: tuple[str, ...], code: int
+) -> None:
+    ended = kvpatch("doctor", "--site", site, *arguments)
+    assert ended.code == code
+    assert ended.err.startswith("kvpatch: ")
+
+
+def test_without_lmcache_there_is_nothing_to_look_at(tmp_path: Path) -> None:
+    assert kvpatch("doctor", "--site", tmp_path).code == 4

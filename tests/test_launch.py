@@ -1,0 +1,89 @@
+"""Commands as people type them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kvpatch.launch import parse_launch
+from kvpatch.outcome import ExitCode, KvpatchError
+
+
+def test_flags_environment_and_connector_are_taken_apart() -> None:
+    found = parse_launch(
+        "PYTHONHASHSEED=0 LMCACHE_CHUNK_SIZE='12 8' vllm serve /models/m -tp 2 \\\n"
+        "  --no-enable-prefix-caching --gpu_memory_utilization=0.5 "
+        """--kv-transfer-config '{"kv_connector": "LMCacheConnectorV1"}'"""
+    )
+    assert found.environ == {"PYTHONHASHSEED": "0", "LMCACHE_CHUNK_SIZE": "12 8"}
+    assert found.model == "/models/m"
+    assert found.flags["tp"] == "2"
+    assert found.flags["gpu-memory-utilization"] == "0.5"
+    assert found.on("enable-prefix-caching") is False
+    assert found.on("enforce-eager") is None
+    assert found.in_process
+    assert found.problem == ""
+
+
+@pytest.mark.parametrize(
+    ("config", "in_process"),
+    [
+        ('{"kv_connector": "LMCacheConnectorV1"}', True),
+        ('{"kv_connector": "LMCacheMPConnector"}', False),
+        ('{"kv_connector": "OffloadingConnector"}', False),
+        ('{"kv_connector": "Own", "kv_connector_module_path": "lmcache.integration.x"}', True),
+        ('{"kv_connector": "Own", "kv_connector_module_path": "lmcache_own.x"}', False),
+        (
+            (
+                '{"kv_connector": "MultiConnector", "kv_connector_extra_config": {"connectors": '
+                '[{"kv_connector": "LMCacheConnectorV1", '
+                '"kv_connector_extra_config": {"use_layerwise": true}}]}}'
+            ),
+            True,
+        ),
+        ("{}", False),
+    ],
+)
+def test_lmcaches_connector_is_known_wherever_it_stands(config: str, in_process: bool) -> None:
+    assert parse_launch(f"vllm serve m --kv-transfer-config '{config}'").in_process is in_process
+
+
+def test_dotted_forms_are_merged_into_the_connector() -> None:
+    found = parse_launch(
+        "vllm serve m --kv-transfer-config.kv_connector LMCacheConnectorV1 "
+        "--kv-transfer-config.kv_connector_extra_config.use_layerwise true"
+    )
+    assert found.in_process
+    assert found.extra == {"use_layerwise": True}
+
+
+@pytest.mark.parametrize("config", ["{", "[]", "1", "words"])
+def test_a_connector_that_cannot_be_read_is_a_problem_and_no_crash(config: str) -> None:
+    assert parse_launch(f"vllm serve m --kv-transfer-config '{config}'").problem
+    assert parse_launch("vllm serve m --kv-transfer-config").problem
+
+
+@pytest.mark.parametrize(
+    ("flags", "mode"),
+    [
+        ("""-cc '{"cudagraph_mode": "piecewise"}'""", "PIECEWISE"),
+        ("-cc.cudagraph_mode=NONE", "NONE"),
+        ("""-O '{"cudagraph_mode": 0}'""", "0"),
+        ("-O 3", None),
+        ("-cc '{broken'", None),
+        ("", None),
+    ],
+)
+def test_the_graph_mode_is_read_in_every_form(flags: str, mode: Any) -> None:
+    assert parse_launch(f"vllm serve m {flags}").graphs == mode
+
+
+def test_a_command_that_no_shell_reads_is_a_usage_error() -> None:
+    with pytest.raises(KvpatchError, match="No closing quotation") as caught:
+        parse_launch("vllm serve 'm")
+    assert caught.value.exit_code is ExitCode.USAGE
+
+
+@pytest.mark.parametrize("text", ["", "vllm", "vllm serve", "-", "--", "serve --model m -1"])
+def test_commands_with_little_in_them_are_read(text: str) -> None:
+    assert not parse_launch(text).in_process

@@ -1,0 +1,122 @@
+"""``kvpatch lint`` as it is typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from commands import kvpatch
+from kvpatch.rules import ALL
+
+pytestmark = pytest.mark.releases
+
+BAD = '# c\ncufile_buffer_size: 4294967296 # b\ngds_path: /mnt/x\nenable_blending: "yes"\n'
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "lmcache.yaml"
+    path.write_text(BAD)
+    return path
+
+
+def lint(*arguments: object) -> tuple[int, str, str]:
+    ended = kvpatch("lint", *arguments)
+    return ended.code, ended.out, ended.err
+
+
+def test_findings_are_printed_with_their_place_and_the_answer_is_no(file: Path) -> None:
+    code, out, err = lint(file, "--lmcache", "0.5.6")
+    assert code == 1
+    assert f"{file}:2:1: error LM010 " in out
+    assert "--fix would rename cufile_buffer_size to gds_buffer_size" in out
+    assert err == ""
+
+
+def test_the_envelope_has_findings_and_the_values_that_lmcache_will_have(file: Path) -> None:
+    code, out, _ = lint(file, "--lmcache", "0.5.6", "--json")
+    answer = json.loads(out)
+    assert (code, answer["status"], answer["exit_code"]) == (1, "no", 1)
+    assert answer["data"]["values"]["enable_blending"] == {"value": False, "source": "file"}
+    assert {"rule", "level", "message", "why", "line", "fix"} <= set(answer["data"]["findings"][0])
+
+
+def test_fix_mends_the_file_and_a_second_time_changes_nothing(file: Path) -> None:
+    code, out, err = lint(file, "--lmcache", "0.5.6", "--fix")
+    assert code == 0, out
+    assert "wrote" in err
+    text = file.read_text()
+    assert text.startswith("# c\ngds_buffer_size: 4096")
+    assert "# b\n" in text
+    code, _, err = lint(file, "--lmcache", "0.5.6", "--fix")
+    assert (code, err, file.read_text()) == (0, "", text)
+
+
+def test_sarif_names_every_finding_at_its_line(file: Path, tmp_path: Path) -> None:
+    place = tmp_path / "out.sarif"
+    lint(file, "--lmcache", "0.5.6", "--sarif", place)
+    log = json.loads(place.read_text())
+    assert log["version"] == "2.1.0"
+    (made,) = log["runs"]
+    assert [rule["id"] for rule in made["tool"]["driver"]["rules"]] == [rule.id for rule in ALL]
+    for result in made["results"]:
+        rule = made["tool"]["driver"]["rules"][result["ruleIndex"]]
+        assert rule["id"] == result["ruleId"]
+        region = result["locations"][0]["physicalLocation"]["region"]
+        assert region["startLine"] >= 1
+    assert any(one["ruleId"] == "LM010" for one in made["results"])
+
+
+@pytest.mark.parametrize(
+    "content", [b"- a\n", b"\x00\x01", b"a: [\n", b"a: 1\na: 2\n", b"\ta: 1\n"]
+)
+def test_what_is_no_configuration_is_answered_with_no(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    for flags in ((), ("--fix",)):
+        code, out, _ = lint(file, "--lmcache", "0.5.6", *flags)
+        assert code == 1
+        assert "error LM00" in out
+        assert file.read_bytes() == content
+
+
+def test_the_environment_of_a_file_and_the_command_count(file: Path, tmp_path: Path) -> None:
+    file.write_text("chunk_size: 32\n")
+    env = tmp_path / "env"
+    env.write_text(f"LMCACHE_CONFIG_FILE={file}\nLMCACHE_CHUNK_SIZE=64\n")
+    connector = (
+        '{"kv_connector": "LMCacheConnectorV1",'
+        ' "kv_connector_extra_config": {"lmcache.chunk_size": 128}}'
+    )
+    serve = f"vllm serve m --kv-transfer-config '{connector}'"
+    for more, value in (([], 64), (["--serve", serve], 128)):
+        code, out, _ = lint(file, "--lmcache", "0.5.6", "--env-file", env, *more, "--json")
+        assert code == 0, out
+        assert json.loads(out)["data"]["values"]["chunk_size"]["value"] == value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--lmcache", "words"), 2),
+        (("--lmcache", "9.9.9"), 3),
+        (("--lmcache", "0.3.2"), 3),
+        (("--lmcache", "0.5.6", "--env-file", "/none"), 4),
+        (("--lmcache", "0.5.6", "--pid", "999999999"), 4),
+        (("--lmcache", "0.5.6", "--pid", "1", "--env-file", "/none"), 2),
+        (("--lmcache", "0.5.6", "--serve", "vllm 'serve"), 2),
+        (("--lmcache", "0.5.6", "--sarif", "/none/x"), 4),
+    ],
+)
+def test_what_cannot_be_asked_ends_with_its_code_and_a_next_step(
+    file: Path, arguments: tuple[str, ...], code: int
+) -> None:
+    ended, _, err = lint(file, *arguments)
+    assert ended == code
+    assert err.startswith("kvpatch: ")
+    assert len(err.splitlines()) == 2
+
+
+def test_a_file_that_is_not_there_is_an_error_of_the_environment(tmp_path: Path) -> None:
+    assert lint(tmp_path / "none", "--lmcache", "0.5.6")[0] == 4
+    assert lint(tmp_path, "--lmcache", "0.5.6")[0] == 4

@@ -1,0 +1,84 @@
+"""Models and separators, as blending takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kvpatch.diagnosis import State
+from kvpatch.model_checks import model_checks, separator_check
+from kvpatch.model_config import parse_model
+from kvpatch.probe import Answer
+
+TAKEN = ("LlamaForCausalLM", "Qwen3ForCausalLM")
+PLAIN: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "hidden_size": 256,
+    "max_position_embeddings": 4096,
+    "torch_dtype": "bfloat16",
+}
+
+
+def states(*, cured: bool = False, **more: Any) -> dict[str, tuple[State, str, str]]:
+    found = model_checks(parse_model({**PLAIN, **more}, "m"), TAKEN, rope_cured=cured)
+    return {one.name: (one.state, one.reason, one.todo) for one in found}
+
+
+def test_a_model_with_nothing_special_is_ok() -> None:
+    assert {state for state, _, _ in states().values()} == {State.OK}
+
+
+def test_a_model_that_is_not_taken_names_those_that_are() -> None:
+    state, reason, todo = states(architectures=["MistralForCausalLM"])["model"]
+    assert state is State.FAIL
+    assert "MistralForCausalLM" in reason
+    assert todo == "take one of: LlamaForCausalLM, Qwen3ForCausalLM"
+
+
+@pytest.mark.parametrize(
+    ("more", "name"),
+    [
+        ({"rope_scaling": {"rope_type": "llama3"}}, "rope"),
+        ({"torch_dtype": "float16"}, "dtype"),
+        ({"sliding_window": 1024}, "layers"),
+        ({"layer_types": ["linear_attention", "full_attention"] * 2}, "layers"),
+        ({"kv_lora_rank": 8, "qk_rope_head_dim": 8}, "layers"),
+    ],
+)
+def test_what_blending_gets_wrong_is_a_failure(more: dict[str, Any], name: str) -> None:
+    assert states(**more)[name][0] is State.FAIL
+
+
+def test_scaled_rope_is_ok_where_its_patch_is_in_place() -> None:
+    assert states(cured=True, rope_scaling={"rope_type": "yarn"})["rope"][0] is State.OK
+
+
+FINE = {
+    "kept": [1, 2],
+    "loses_first": False,
+    "wanted": 4,
+    "found": 4,
+    "found_in_text": 4,
+    "spurious": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("more", "cured", "state", "told"),
+    [
+        ({}, False, State.OK, "4 segments wanted, 4 found, 0 spurious"),
+        ({"loses_first": True, "spurious": 2}, False, State.FAIL, "first token"),
+        ({"kept": [], "loses_first": True, "found": 0}, False, State.FAIL, "only token"),
+        ({"loses_first": True}, True, State.OK, "4 found"),
+        ({"spurious": 1}, False, State.FAIL, "1 spurious"),
+        ({"found": 2}, False, State.FAIL, "2 found"),
+        ({"found_in_text": 1}, False, State.WARN, "1 where the text"),
+        ({"problem": "no file"}, False, State.NOT_CHECKED, "no file"),
+    ],
+)
+def test_a_separator_is_counted(more: dict[str, Any], cured: bool, state: State, told: str) -> None:
+    found = separator_check(Answer({**FINE, **more}), " # # ", cured=cured)
+    assert found.state is state
+    assert told in found.reason

@@ -1,0 +1,96 @@
+"""Pins, companions, the extension and models, as a pair's metadata has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kvpatch.diagnosis import State
+from kvpatch.pair_checks import (
+    distributions,
+    extension_check,
+    flashinfer_check,
+    models_taken,
+    pins_check,
+    runner_check,
+)
+from kvpatch.probe import Answer
+from packaging.version import Version
+
+Found = dict[str, tuple[str, tuple[str, ...]]]
+
+
+def test_a_pin_that_does_not_hold_names_who_wants_what() -> None:
+    found: Found = {
+        "transformers": ("4.57.0", ()),
+        "vllm": ("0.15.0", ("transformers<5", "torch==2.9")),
+        "lmcache": ("0.5.6", ("transformers>=5.4", "other[x]>=1; extra == 'x'", "not a name!")),
+    }
+    check = pins_check(found, "transformers")
+    assert check.state is State.WARN
+    assert "lmcache wants >=5.4" in check.reason
+    assert "vllm" not in check.reason
+    assert pins_check({**found, "lmcache": ("0.4.4", ())}, "transformers").state is State.OK
+    assert pins_check({}, "transformers").state is State.FAIL
+
+
+@pytest.mark.parametrize(
+    ("python", "cubin", "state"),
+    [
+        ("0.6.1", "0.6.1", State.OK),
+        ("0.6.1", "0.6.1+cu130", State.OK),
+        ("0.6.1", "0.6.2", State.FAIL),
+        ("0.6.1.post1", "0.6.1", State.FAIL),
+        ("0.6.1", "odd!", State.WARN),
+    ],
+)
+def test_flashinfers_parts_are_of_one_release_but_for_local_parts(
+    python: str, cubin: str, state: State
+) -> None:
+    found: Found = {"flashinfer-python": (python, ()), "flashinfer-cubin": (cubin, ())}
+    assert flashinfer_check(found).state is state
+    assert flashinfer_check({}).state is State.NOT_CHECKED
+
+
+@pytest.mark.parametrize(
+    ("facts", "release", "state"),
+    [
+        ({"there": True, "file": "c.so", "torch": "2.13"}, "0.5.6", State.OK),
+        ({"there": True, "file": "c.so", "problem": "undefined symbol"}, "0.5.6", State.WARN),
+        ({"there": True, "file": "c.so", "problem": "undefined symbol"}, "0.4.3", State.FAIL),
+        ({"there": False}, "0.5.6", State.WARN),
+        (None, "0.5.6", State.NOT_CHECKED),
+    ],
+)
+def test_an_extension_that_does_not_load_is_never_ok(
+    facts: dict[str, object] | None, release: str, state: State
+) -> None:
+    assert extension_check(Answer(facts, "x"), Version(release)).state is state
+
+
+@pytest.mark.parametrize(
+    ("vllm", "told"),
+    [
+        ("0.21.0", "older"),
+        ("0.22.0", "for Qwen3;"),
+        ("0.25.0", "Qwen3, Llama, Qwen2"),
+        ("0.29.0", "all models"),
+    ],
+)
+def test_the_runner_by_default_is_told_by_release(vllm: str, told: str) -> None:
+    assert told in runner_check(Version(vllm)).reason
+
+
+def test_models_are_read_out_of_the_text_that_names_them() -> None:
+    text = b"if name == \"LlamaForCausalLM\":\n  pass\nelif name == 'Qwen2ForCausalLM': pass\n"
+    assert models_taken(text * 2) == ("LlamaForCausalLM", "Qwen2ForCausalLM")
+    assert models_taken(b"") == ()
+
+
+def test_what_a_folder_has_installed_is_read_by_its_metadata(tmp_path: Path) -> None:
+    for name, lines in (("vLLM_x", "Requires-Dist: torch==2.9\n"), ("broken", "")):
+        info = tmp_path / f"{name}-1.0.dist-info"
+        info.mkdir()
+        if lines:
+            (info / "METADATA").write_text(f"Name: {name}\nVersion: 1.0\n{lines}")
+    assert distributions(tmp_path) == {"vllm-x": ("1.0", ("torch==2.9",))}

@@ -1,0 +1,236 @@
+"""``kvpatch profiles`` and ``kvpatch profile`` as they are typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from commands import kvpatch
+from kvpatch.templates import names
+
+pytestmark = pytest.mark.releases
+
+PAIR = ("--vllm", "0.32.0", "--lmcache", "0.5.6")
+GDS = (*PAIR, "--gds-path", "/mnt/nvme")
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "hidden_size": 4096,
+    "max_position_embeddings": 131072,
+    "torch_dtype": "bfloat16",
+}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "Llama_3.1-8B"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    return folder
+
+
+def argv(*arguments: object) -> list[str]:
+    ended = kvpatch("profile", *arguments, "--format", "serve", "--json")
+    assert ended.code == 0, ended.out
+    found: list[str] = ended.data["serve"]["argv"]
+    return found
+
+
+def transfer(words: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(words[words.index("--kv-transfer-config") + 1])
+    return found
+
+
+def test_all_profiles_are_listed_with_what_they_are_for() -> None:
+    ended = kvpatch("profiles")
+    assert ended.code == 0
+    assert [line.split()[0] for line in ended.out.splitlines()] == names()
+    assert {one["name"] for one in kvpatch("profiles", "--json").data["profiles"]} == set(names())
+
+
+@pytest.mark.parametrize("name", ["gds", "gds-blend", "blend", "cpu-offload"])
+def test_the_numbers_come_from_the_model_with_their_formula(name: str, model: Path) -> None:
+    gds = ("--gds-path", "/mnt/nvme") if name.startswith("gds") else ()
+    more = ("--model", model, "--tp", "2", "--gpu-memory", "80")
+    ended = kvpatch("profile", name, *PAIR, *gds, *more)
+    assert ended.code == 0
+    values = yaml.safe_load(ended.out)
+    words = argv(name, *PAIR, *gds, *more)
+    assert words[words.index("--tensor-parallel-size") + 1] == "2"
+    if gds:
+        # 64 KiB a token on each of two ranks, 131072 tokens.
+        assert values["gds_buffer_size"] == 8192
+        assert "32 layers * 2 * 4 KV heads * 128 * 2 bytes = 65536 bytes a token" in " ".join(
+            line.lstrip("# ") for line in ended.out.splitlines()
+        )
+        assert values["gds_path"] == "/mnt/nvme/Llama-3.1-8B-tp2-lmcache0.5.6"
+        assert words[words.index("--gpu-memory-utilization") + 1] == "0.80"
+    else:
+        assert values["max_local_cpu_size"] == 32.0
+        assert "--gpu-memory-utilization" not in words
+
+
+def test_a_buffer_that_does_not_fit_is_refused(model: Path) -> None:
+    ended = kvpatch("profile", "gds", *GDS, "--model", model, "--gpu-memory", "16")
+    assert ended.code == 3
+    assert "leaves vLLM nothing" in ended.err
+    fits = ("--model", model, "--gpu-memory", "16", "--max-model-len", "8192")
+    assert argv("gds", *GDS, *fits)[-1] == "0.83"
+
+
+@pytest.mark.parametrize(
+    ("vllm", "has", "has_not"),
+    [
+        ("0.11.0", "num_cpu_blocks", "--kv-offloading-size"),
+        ("0.13.0", "num_cpu_blocks", "--kv-offloading-size"),
+        ("0.14.0", "--kv-offloading-size", "num_cpu_blocks"),
+        ("0.33.0", "--kv-offloading-size", "kv_connector"),
+    ],
+)
+def test_native_offloading_is_written_as_each_vllm_takes_it(
+    vllm: str, has: str, has_not: str
+) -> None:
+    words = " ".join(argv("native-offload", "--vllm", vllm))
+    assert has in words
+    assert has_not not in words
+
+
+@pytest.mark.parametrize(
+    ("vllm", "kind"),
+    [("0.22.1", "fs_python"), ("0.23.0", "fs"), ("0.33.0", "fs"), ("0.21.0", None)],
+)
+def test_the_file_system_tier_has_each_vllms_name_for_it(vllm: str, kind: str | None) -> None:
+    words = argv("native-offload", "--vllm", vllm, "--gds-path", "/mnt/a")
+    if kind is None:
+        assert "--kv-offloading-size" in words
+        return
+    extra = transfer(words)["kv_connector_extra_config"]
+    assert extra["spec_name"] == "TieringOffloadingSpec"
+    assert extra["secondary_tiers"] == [{"type": kind, "root_dir": "/mnt/a"}]
+
+
+def test_lmcaches_server_is_started_first_and_said_not_to_blend() -> None:
+    for lmcache, start in (("0.5.6", "lmcache server"), ("0.4.2", "python -m lmcache.v1")):
+        ended = kvpatch("profile", "mp-cache", "--vllm", "0.32.0", "--lmcache", lmcache)
+        assert start in ended.out
+        assert "does not blend" in ended.out
+        assert ended.out.index(start) < ended.out.index("vllm serve")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("gds", "--vllm", "0.32.0", "--lmcache", "0.4.7"), "silently wrong"),
+        (("native-offload", "--vllm", "0.10.2"), "no OffloadingConnector"),
+        (("mp-cache", "--vllm", "0.11.0", "--lmcache", "0.5.6"), "no LMCacheMPConnector"),
+        (("mp-cache", "--vllm", "0.32.0", "--lmcache", "0.3.13"), "how much memory"),
+    ],
+)
+def test_what_nothing_can_cure_is_refused_with_the_nearest_that_can(
+    arguments: tuple[str, ...], told: str
+) -> None:
+    ended = kvpatch("profile", *arguments)
+    assert ended.code == 3
+    assert ended.out == ""
+    assert told in ended.err
+    assert "cpu-offload" in ended.err
+
+
+def test_what_is_missing_is_told_three_times_and_strict_says_no() -> None:
+    ended = kvpatch("profile", "gds-blend", *GDS)
+    assert ended.code == 0
+    assert "KV001" in ended.out
+    assert "not in place: LMCache is told of the model" in ended.err
+    strict = kvpatch("profile", "gds-blend", *GDS, "--strict", "--json")
+    assert strict.code == 1
+    assert {need["id"] for need in strict.data["needs"]} >= {"KV001"}
+    assert kvpatch("profile", "cpu-offload", *PAIR, "--strict").code == 0
+
+
+def test_set_changes_keys_adds_keys_and_refuses_unknown_ones() -> None:
+    sets = ("--set", "chunk_size=512", "--set", "cache_policy=LFU", "--set", "extra_config.x=1")
+    values = yaml.safe_load(kvpatch("profile", "cpu-offload", *PAIR, *sets).out)
+    assert values["chunk_size"] == 512
+    assert values["cache_policy"] == "LFU"
+    assert values["extra_config"] == {"x": 1}
+    for bad in ("chunksize=1", "chunk_size", "=1", "a=[", "cufile_buffer_size=1"):
+        ended = kvpatch("profile", "cpu-offload", *PAIR, "--set", bad)
+        assert ended.code == 2, bad
+
+
+def test_a_bundle_is_a_folder_that_a_shell_and_yaml_read(tmp_path: Path, model: Path) -> None:
+    folder = tmp_path / "it's $HOME"
+    odd = ("--model", model, "--gds-path", "/mnt/a b")
+    ended = kvpatch("profile", "gds-blend", *PAIR, *odd, "--format", "bundle", "-o", folder)
+    assert ended.code == 0, ended.err
+    made = {path.name for path in folder.iterdir()}
+    assert made == {
+        "lmcache.yaml",
+        "vllm.env",
+        "serve.sh",
+        "vllm-gds-blend.service",
+        "compose.yaml",
+        "README.md",
+    }
+    fake = tmp_path / "bin"
+    fake.mkdir()
+    (fake / "vllm").write_text('#!/bin/sh\nprintf "%s\\0" "$LMCACHE_CONFIG_FILE" "$@"\n')
+    (fake / "vllm").chmod(0o755)
+    environ = {**os.environ, "PATH": f"{fake}:{os.environ['PATH']}"}
+    said = subprocess.run([folder / "serve.sh"], env=environ, capture_output=True, check=True)
+    config, serve, path, *rest = said.stdout.decode().split("\0")
+    assert (config, serve, path) == (str(folder / "lmcache.yaml"), "serve", str(model))
+    assert "--no-enable-prefix-caching" in rest
+    compose = yaml.safe_load((folder / "compose.yaml").read_text())["services"]["vllm"]
+    assert compose["command"][0] == str(model)
+    assert json.loads(compose["command"][-1])["kv_connector"] == "LMCacheConnectorV1"
+    assert compose["image"] == "vllm/vllm-openai:v0.32.0"
+    unit = (folder / "vllm-gds-blend.service").read_text()
+    assert "LimitMEMLOCK=infinity" in unit
+    assert "RequiresMountsFor=" in unit
+    again = kvpatch("profile", "gds-blend", *PAIR, *odd, "--format", "bundle", "-o", folder)
+    assert again.code == 3
+    forced = kvpatch(
+        "profile", "gds-blend", *PAIR, *odd, "--format", "bundle", "-o", folder, "--force"
+    )
+    assert forced.code == 0
+
+
+def test_the_environment_is_one_that_a_shell_reads() -> None:
+    text = kvpatch("profile", "blend", *PAIR, "--format", "env").out
+    script = f'set -a\n{text}\nprintf "%s" "$LMCACHE_BLEND_SPECIAL_STR"'
+    said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    assert said.stdout == "' # # '"
+    assert all(shlex.split(line, comments=True) is not None for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("nothing", *PAIR), 2),
+        (("gds-blend", *PAIR, "--format", "bundle"), 2),
+        (("native-offload", *PAIR, "--format", "yaml"), 2),
+        (("mp-cache", *PAIR, "--set", "chunk_size=1"), 2),
+        (("gds", *GDS, "--gpu-memory", "-1"), 2),
+        (("gds", *GDS, "--kv-dtype", "int3"), 2),
+        (("gds", *GDS, "--model", "/none"), 4),
+        (("gds", *PAIR, "--gds-path", "relative"), 2),
+        (("blend", *GDS), 2),
+        (("gds", "--lmcache", "9.9.9"), 3),
+        (("cpu-offload", *PAIR, "-o", "/none/x.yaml"), 4),
+    ],
+)
+def test_what_cannot_be_asked_ends_with_its_code(arguments: tuple[str, ...], code: int) -> None:
+    ended = kvpatch("profile", *arguments)
+    assert ended.code == code, ended.err
+    if code:
+        assert ended.err.startswith("kvpatch: ")
+        assert "Traceback" not in ended.err
