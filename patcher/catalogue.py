@@ -100,18 +100,17 @@ def load() -> Catalogue:
     )
 
 
-def build(series: Series, package: str, releases: Mapping[str, Mapping[str, bytes]]) -> str:
-    """The catalogue's JSON text for the releases of one package.
+def build(series: Series, releases: Mapping[str, Mapping[str, Mapping[str, bytes]]]) -> str:
+    """The catalogue's JSON text for the releases of some packages.
 
     Args:
         series: all patches.
-        package: ``vllm`` or ``lmcache``.
-        releases: release to path to the bytes of the released file.
+        releases: package (``vllm`` or ``lmcache``) to release to path to the bytes of the released
+            file. Each is planned beside the newest release of the other package.
     """
-    ordered = sorted(releases, key=Version)
     options = Options(memo={})
     plans: dict[str, Any] = {}
-    hashes: dict[str, dict[str, str]] = {}
+    hashes: dict[str, dict[str, dict[str, str]]] = {package: {} for package in releases}
     histories: dict[str, dict[str, Mapping[str, str]]] = {}
     takers = {
         target.path: member.patch.take_out
@@ -119,9 +118,18 @@ def build(series: Series, package: str, releases: Mapping[str, Mapping[str, byte
         for target in member.patch.targets
     }
     rests: dict[str, dict[str, str]] = {}
-    for release in ordered:
-        files = releases[release]
-        tree = FolderTree({package: Package(package, Version(release))}, files)
+    newest = {
+        package: Package(package, max(map(Version, found)))
+        for package, found in releases.items()
+        if found
+    }
+    for package, release in (
+        (package, release)
+        for package, found in releases.items()
+        for release in sorted(found, key=Version)
+    ):
+        beside = {**newest, package: Package(package, Version(release))}
+        tree = FolderTree(beside, releases[package][release])
         planned = plan(series, tree, options)
         for file in planned.files:
             outcomes = {
@@ -131,7 +139,7 @@ def build(series: Series, package: str, releases: Mapping[str, Mapping[str, byte
                 if target.path == file.path
             }
             plans[file.before_digest] = {"after": file.after_digest, "outcomes": outcomes}
-            hashes.setdefault(release, {})[file.path] = file.before_digest
+            hashes[package].setdefault(release, {})[file.path] = file.before_digest
             histories.setdefault(file.path, {})[release] = function_hashes(file.content)
             if take_out := takers[file.path]:
                 rest = take_out(ast.parse(file.content))
@@ -139,7 +147,7 @@ def build(series: Series, package: str, releases: Mapping[str, Mapping[str, byte
     data = {
         "schema": SCHEMA,
         "patches": {member.id: member.digest for member in series.members},
-        "releases": {package: hashes},
+        "releases": hashes,
         "plans": plans,
         "functions": {path: _history(known) for path, known in histories.items()},
         "rests": rests,

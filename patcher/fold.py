@@ -13,7 +13,6 @@ from packaging.version import Version
 from .digest import sha256
 from .edits import imports_at_load
 from .functions import differing, function_hashes
-from .guard import PREFIX
 from .outcome import Outcome
 from .patch import Faithful, Judgement, Refusal, Target
 from .tree import Package, Provenance, Source, Tree
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
 
 _MOST_NAMED = 8
 
-MARK = f"def {PREFIX}".encode()
-"""What every file that kvpatch rewrote holds: the functions that it inserts have this prefix."""
+MARK = b"# kvpatch KV"
+"""What every file that kvpatch rewrote holds: each patch says in a comment what it inserted."""
 
 _Parsed = ast.Module | str
 """A parsed text, or a sentence why it does not parse."""

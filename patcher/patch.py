@@ -108,8 +108,10 @@ class ExampleKind(str, Enum):
 class Example:
     """One file before the patch, and what must become of it.
 
-    ``version`` is the release the text stands for. ``after`` belongs to ``rewritten``; ``outcome``
-    and ``reason`` (a part of the sentence) to ``refused``.
+    ``version`` is the release the text stands for, ``path`` the file where a patch has several in
+    that release, ``beside`` the release of the other distribution where the pair decides.
+    ``after`` belongs to ``rewritten``; ``outcome`` and ``reason`` (a part of the sentence) to
+    ``refused``.
     """
 
     kind: ExampleKind
@@ -119,6 +121,8 @@ class Example:
     after: str | None = None
     outcome: Outcome | None = None
     reason: str | None = None
+    path: str = ""
+    beside: str = ""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,9 @@ from .digest import sha256
 from .outcome import ExitCode, KvpatchError
 from .patch import Example, Patch
 
+_SHARED = ("rewrite", "guard", "registration", "edits", "anchors", "matching", "blending")
+"""The modules that say, beside its own, what a patch does."""
+
 _MODULE = re.compile(r"(kv\d{3})_[a-z]+(_[a-z0-9]+)+")
 
 
@@ -119,12 +122,15 @@ def select(
 ) -> Selection:
     """Choose patches for the installed releases; what a chosen patch needs comes along.
 
+    Where none is named, they are those of the distributions that are installed.
+
     Raises:
         KvpatchError: ``unknown-patch``; ``skip-needed`` where a chosen patch needs a skipped one.
     """
     skipped = {series.get(patch_id).id for patch_id in skip}
     chosen = [series.get(patch_id).id for patch_id in only]
-    named = set(chosen) or {member.id for member in series.members} - skipped
+    there = [m for m in series.members if m.patch.distribution in versions] or series.members
+    named = set(chosen) or {member.id for member in there} - skipped
     wanted = set(named)
     pending = sorted(wanted)
     while pending:
@@ -161,7 +167,7 @@ def _needs(member: Member, versions: Mapping[str, Version]) -> Iterable[str]:
 def _load(name: str) -> Member:
     module = importlib.import_module(f"kvpatch.patches.{name}")
     package = Path(__file__).parent
-    shared = [package / f"{name}.py" for name in ("rewrite", "guard", "registration", "edits")]
+    shared = [package / f"{name}.py" for name in _SHARED]
     sources = [Path(str(module.__file__)), *shared]
     return Member(
         patch=module.PATCH,

@@ -51,7 +51,8 @@ def new_readme(stock: bytes, model: str) -> bytes:
 def released_site(prefix: Path, version: str) -> FakeSite:
     """A site folder with the worker as it was really released, and an LMCache beside it."""
     site = make_site(prefix, version, bytes(release_file("vllm", version, WORKER)).decode())
-    install(site.path, "lmcache", "0.5.6", {"lmcache/__init__.py": ""})
+    # Older than all that the patches of LMCache are made for: this is about the worker alone.
+    install(site.path, "lmcache", "0.3.2", {"lmcache/__init__.py": ""})
     return site
 
 

@@ -18,7 +18,7 @@ WORKER = "vllm/v1/worker/gpu_worker.py"
 
 @dataclass(frozen=True)
 class OneFile:
-    """A vLLM of one release with one file, whose provenance and history a test chooses."""
+    """A package of one release with one file, whose provenance and history a test chooses."""
 
     content: bytes | None
     version: str
@@ -28,12 +28,16 @@ class OneFile:
     why: str = "not what was released"
     path: str = WORKER
     owned_paths: tuple[str, ...] = ()
+    owner: str = "vllm"
+    beside: Mapping[str, str] = field(default_factory=dict)
 
     def package(self, name: str) -> Package | None:
-        return Package(name, Version(self.version if name == "vllm" else LMCACHE))
+        given = self.version if name == self.owner else self.beside.get(name)
+        version = given or (LMCACHE if name == "lmcache" else None)
+        return Package(name, Version(version)) if version else None
 
     def source(self, name: str, path: str) -> Source | None:
-        if name != "vllm" or path != self.path or self.content is None:
+        if name != self.owner or path != self.path or self.content is None:
             return None
         basis = "pristine" if self.original is not None else None
         return Source(
@@ -47,13 +51,14 @@ class OneFile:
         )
 
     def owned(self, name: str) -> tuple[str, ...]:
-        return self.owned_paths if name == "vllm" else ()
+        return self.owned_paths if name == self.owner else ()
 
 
 @lru_cache(maxsize=1)
 def series() -> Series:
-    """Every patch of the project, discovered once."""
-    return discover()
+    """The patches of vLLM's worker, discovered once."""
+    members = discover().members
+    return Series(tuple(item for item in members if item.patch.distribution == "vllm"))
 
 
 def chosen(ids: Sequence[str]) -> Series:

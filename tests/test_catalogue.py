@@ -19,7 +19,7 @@ def small() -> catalogue.Catalogue:
         "0.11.1": {WORKER: LATE.encode()},
         "0.12.0": {WORKER: LATE.replace("Allocate the", "Make the").encode()},
     }
-    data = json.loads(catalogue.build(series.discover(), "vllm", releases))
+    data = json.loads(catalogue.build(series.discover(), {"vllm": releases}))
     keys = ("patches", "releases", "plans", "functions", "rests")
     return catalogue.Catalogue(*(data[key] for key in keys))
 

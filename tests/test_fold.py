@@ -20,6 +20,7 @@ def _items(version: str) -> list[tuple[series.Member, object]]:
         (member, target)
         for member in series.discover().members
         for target in member.patch.targets
+        if member.patch.distribution == "vllm"
         if SpecifierSet(target.versions).contains(version)
     ]
 
@@ -35,7 +36,7 @@ def _catalogue(text: str, version: str) -> catalogue.Catalogue:
     import json
 
     data = json.loads(
-        catalogue.build(series.discover(), "vllm", {version: {WORKER: text.encode()}})
+        catalogue.build(series.discover(), {"vllm": {version: {WORKER: text.encode()}}})
     )
     keys = ("patches", "releases", "plans", "functions", "rests")
     return catalogue.Catalogue(*(data[key] for key in keys))

@@ -346,7 +346,7 @@ def test_a_file_changed_since_we_wrote_it_names_the_functions_that_differ() -> N
 
 
 def test_a_foreign_file_of_a_known_release_names_the_functions_that_differ() -> None:
-    text = catalogue.build(series(), "vllm", {"0.32.0": {WORKER: LATE}})
+    text = catalogue.build(series(), {"vllm": {"0.32.0": {WORKER: LATE}}})
     known = _loaded(text)
     strange = LATE.replace(b"kv_cache_config)\n", b"kv_cache_config)  # mine\n")
     found = planned(strange, "0.32.0", Provenance.OTHER, options=Options(known=known))
@@ -356,13 +356,13 @@ def test_a_foreign_file_of_a_known_release_names_the_functions_that_differ() -> 
 
 @pytest.mark.parametrize("strange", [LATE + b"\n", LATE.replace(b"\n", b"\r\n")])
 def test_a_foreign_file_that_differs_in_no_function_says_so(strange: bytes) -> None:
-    text = catalogue.build(series(), "vllm", {"0.32.0": {WORKER: LATE}})
+    text = catalogue.build(series(), {"vllm": {"0.32.0": {WORKER: LATE}}})
     found = planned(strange, "0.32.0", Provenance.OTHER, options=Options(known=_loaded(text)))
     assert "in blank lines or line ends alone" in reasons(found)
 
 
 def test_a_release_the_catalogue_does_not_know_is_not_tested() -> None:
-    known = _loaded(catalogue.build(series(), "vllm", {"0.32.0": {WORKER: LATE}}))
+    known = _loaded(catalogue.build(series(), {"vllm": {"0.32.0": {WORKER: LATE}}}))
     for version, tested in (("0.32.0", True), ("0.32.0+cpu", True), ("0.33.0", False)):
         found = planned(LATE, version, options=Options(known=known))
         assert [patch.tested for patch in found.patches] == [tested, tested]
@@ -371,13 +371,13 @@ def test_a_release_the_catalogue_does_not_know_is_not_tested() -> None:
 
 
 def test_a_post_release_the_catalogue_does_not_know_is_not_tested() -> None:
-    known = _loaded(catalogue.build(series(), "vllm", {"0.32.0": {WORKER: LATE}}))
+    known = _loaded(catalogue.build(series(), {"vllm": {"0.32.0": {WORKER: LATE}}}))
     found = planned(LATE, "0.32.0.post1", options=Options(known=known))
     assert not any(patch.tested for patch in found.patches)
 
 
 def test_a_brief_plan_takes_the_outcome_from_the_catalogue_and_the_same_digest() -> None:
-    known = _loaded(catalogue.build(series(), "vllm", {"0.10.0": {WORKER: EARLY}}))
+    known = _loaded(catalogue.build(series(), {"vllm": {"0.10.0": {WORKER: EARLY}}}))
     brief = planned(EARLY, "0.10.0", options=Options(known=known, brief=True))
     whole = planned(EARLY, "0.10.0")
     assert outcomes(brief) == outcomes(whole)
@@ -387,13 +387,13 @@ def test_a_brief_plan_takes_the_outcome_from_the_catalogue_and_the_same_digest()
 
 
 def test_a_brief_plan_works_out_what_the_catalogue_does_not_know() -> None:
-    known = _loaded(catalogue.build(series(), "vllm", {"0.10.0": {WORKER: EARLY}}))
+    known = _loaded(catalogue.build(series(), {"vllm": {"0.10.0": {WORKER: EARLY}}}))
     other = EARLY + b"# Another release.\n"
     assert written(planned(other, "0.10.0", options=Options(known=known, brief=True)))
 
 
 def test_a_brief_plan_of_some_patches_does_not_take_the_outcome_of_all() -> None:
-    known = _loaded(catalogue.build(series(), "vllm", {"0.10.0": {WORKER: EARLY}}))
+    known = _loaded(catalogue.build(series(), {"vllm": {"0.10.0": {WORKER: EARLY}}}))
     found = planned(EARLY, "0.10.0", ids=["KV001"], options=Options(known=known, brief=True))
     assert outcomes(found) == {"KV001": Outcome.CONFLICT}
 

@@ -20,34 +20,61 @@ CASES = [
     for member in SERIES.members
     for example in member.examples
 ]
-OPTIONAL = {"cures", "needs", "when"}
+OPTIONAL = {"cures", "needs", "when", "take_out"}
 
 
-def _path(member: Member, version: str) -> str:
+def _beside(member: Member, example: Example) -> dict[str, str]:
+    """The release of the other distribution, where the example names one."""
+    other = {"vllm": "lmcache", "lmcache": "vllm"}[member.patch.distribution]
+    return {other: example.beside} if example.beside else {}
+
+
+def _path(member: Member, example: Example) -> str:
+    if example.path:
+        return example.path
     for target in member.patch.targets:
-        if SpecifierSet(target.versions).contains(Version(version), prereleases=True):
+        if SpecifierSet(target.versions).contains(Version(example.version), prereleases=True):
             return target.path
     return member.patch.targets[0].path
+
+
+def _chosen(member: Member, example: Example) -> Series:
+    """The patch and what it needs, for the one file of the example."""
+    version = Version(example.version)
+    chosen = select(SERIES, {member.patch.distribution: version}, [member.id]).series
+    if not example.path:
+        return chosen
+    assert example.path in {target.path for target in member.patch.targets}
+    return Series(tuple(_narrowed(found, example.path) for found in chosen.members))
+
+
+def _narrowed(member: Member, path: str) -> Member:
+    targets = tuple(target for target in member.patch.targets if target.path == path)
+    return replace(member, patch=replace(member.patch, targets=targets))
 
 
 def _plan(
     member: Member, example: Example, text: bytes, provenance: Provenance = Provenance.PRISTINE
 ) -> Plan:
-    version = Version(example.version)
-    chosen = select(SERIES, {member.patch.distribution: version}, [member.id]).series
-    package = Package(member.patch.distribution, version)
-    files = {_path(member, example.version): text}
-    return plan(chosen, FolderTree({member.patch.distribution: package}, files, provenance))
+    versions = {member.patch.distribution: example.version, **_beside(member, example)}
+    packages = {name: Package(name, Version(version)) for name, version in versions.items()}
+    files = {_path(member, example): text}
+    return plan(_chosen(member, example), FolderTree(packages, files, provenance))
 
 
 def _again(member: Member, example: Example, first: Plan, thorough: bool) -> Plan:
     (file,) = first.files
-    version = Version(example.version)
-    chosen = select(SERIES, {member.patch.distribution: version}, [member.id]).series
     tree = OneFile(
-        file.after, example.version, Provenance.OURS, file.original, file.patches, path=file.path
+        file.after,
+        example.version,
+        Provenance.OURS,
+        file.original,
+        file.patches,
+        path=file.path,
+        owner=member.patch.distribution,
+        beside=_beside(member, example),
     )
-    return plan(chosen, tree, Options(thorough=thorough))
+    return plan(_chosen(member, example), tree, Options(thorough=thorough))
 
 
 @pytest.mark.parametrize(("member", "example"), CASES)
@@ -185,9 +212,16 @@ def _ids(series: Series) -> list[str]:
 
 
 def test_all_patches_are_chosen_where_none_is_named() -> None:
-    chosen = select(SERIES, EARLY)
+    both = {**EARLY, "lmcache": Version("0.5.6")}
+    chosen = select(SERIES, both)
     assert _ids(chosen.series) == _ids(SERIES)
     assert chosen.taken_along == ()
+
+
+def test_patches_of_a_distribution_that_is_not_installed_are_not_chosen() -> None:
+    assert _ids(select(SERIES, EARLY).series) == ["KV001", "KV002"]
+    assert _ids(select(SERIES, {}).series) == _ids(SERIES)
+    assert _ids(select(SERIES, EARLY, only=["KV003"]).series) == ["KV003"]
 
 
 @pytest.mark.parametrize(("only", "along"), [("KV001", "KV002"), ("KV002", "KV001")])

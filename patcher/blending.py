@@ -1,0 +1,112 @@
+"""What the patches of LMCache share: how their results are read, and what they leave alone."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import textwrap
+from collections.abc import Iterator, Mapping
+
+from packaging.version import Version
+
+from .guard import PREFIX
+from .matching import matches
+from .patch import Condition, Judgement
+
+EDITED = frozenset(
+    {
+        "LMCBaseModel.__init__",
+        "LMCBaseModel.compute_layer",
+        "LMCLlamaModel.__init__",
+        "LMCLlamaModel.compute_layer",
+        "VLLMBufferLayerwiseGPUConnector.batched_to_gpu",
+        "VLLMBufferLayerwiseGPUConnector.batched_from_gpu",
+        "VLLMPagedMemLayerwiseGPUConnector.batched_to_gpu",
+        "VLLMPagedMemLayerwiseGPUConnector.batched_from_gpu",
+        "LMCBlender.process_qkv",
+        "SegmentTokenDatabase.__init__",
+        "SegmentTokenDatabase._fast_split_by_subtensor",
+        "SegmentTokenDatabase.process_tokens",
+        "LMCacheConnectorV1Impl.__init__",
+        "GdsBackend._read_metadata",
+        "GdsBackend._async_save_bytes_to_disk",
+        "GdsBackend._save_gds",
+        "GdsBackend._load_bytes_from_disk_with_memory",
+        "GdsBackend.insert_key",
+        "allocate_and_copy_objects",
+        "LMCacheEngine.retrieve_layer",
+    }
+)
+"""The functions of LMCache that patches edit; all else is the released text."""
+
+ADDED = frozenset({"GdsBackend.batched_get_non_blocking"})
+"""The methods that patches add to classes of LMCache."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def function(module: ast.Module, qualified_name: str) -> Function | None:
+    """The one function of that name, such as ``LMCBlender.blend``; None where it isn't just one."""
+    *owners, name = qualified_name.split(".")
+    body: list[ast.stmt] = module.body
+    for owner in owners:
+        found = [n for n in body if isinstance(n, ast.ClassDef) and n.name == owner]
+        if len(found) != 1:
+            return None
+        body = found[0].body
+    functions = [n for n in body if isinstance(n, Function) and n.name == name]
+    return functions[0] if len(functions) == 1 else None
+
+
+def find(root: ast.AST | None, pattern: str) -> list[ast.AST]:
+    """Every node below the root that is the pattern, one expression or one statement."""
+    if root is None:
+        return []
+    (wanted,) = ast.parse(textwrap.dedent(pattern)).body
+    target: ast.AST = wanted.value if isinstance(wanted, ast.Expr) else wanted
+    return [node for node in ast.walk(root) if matches(target, node)]
+
+
+def as_written(found: ast.AST | None, source: str) -> bool:
+    """Whether a function is the one of that source, comments apart."""
+    (wanted,) = ast.parse(textwrap.dedent(source)).body
+    return found is not None and ast.dump(found) == ast.dump(wanted)
+
+
+def released_elsewhere(stock: ast.Module, patched: ast.Module) -> Judgement:
+    """Judge whether the patched module is the stock one outside the functions patches edit."""
+    if ast.dump(_rest(stock)) == ast.dump(_rest(patched)):
+        return Judgement(
+            True, "outside the functions that blending uses the module is the stock one"
+        )
+    return Judgement(False, "the module differs from the stock one beyond what blending uses")
+
+
+def _rest(module: ast.Module) -> ast.Module:
+    rest = copy.deepcopy(module)
+    rest.body = list(_kept(rest.body, ""))
+    return rest
+
+
+def _kept(body: list[ast.stmt], owner: str) -> Iterator[ast.stmt]:
+    for node in body:
+        if isinstance(node, Function):
+            if node.name.startswith(PREFIX) or owner + node.name in ADDED:
+                continue
+            if owner + node.name in EDITED:
+                node.body, node.args = [], ast.parse("lambda: 0", mode="eval").body.args  # type: ignore[attr-defined]
+        elif isinstance(node, ast.ClassDef):
+            node.body = list(_kept(node.body, f"{owner}{node.name}."))
+        elif not owner and find(node, "from ___ import Attention"):
+            continue
+        yield node
+
+
+def since(release: str) -> Condition:
+    """The condition that the vLLM beside LMCache is that release or a newer one."""
+
+    def holds(pair: Mapping[str, Version]) -> bool:
+        vllm = pair.get("vllm")
+        return vllm is not None and Version(vllm.base_version) >= Version(release)
+
+    return Condition(f"vLLM is {release} or newer", holds)

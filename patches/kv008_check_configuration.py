@@ -1,0 +1,143 @@
+"""Stop at start where blending is configured so that it can't work."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from kvpatch.blending import as_written, find, function, released_elsewhere
+from kvpatch.outcome import Outcome
+from kvpatch.patch import Example, ExampleKind, Judgement, Patch, Target, Transform
+
+if TYPE_CHECKING:
+    import libcst as cst
+    from packaging.version import Version
+
+ADAPTER = "lmcache/integration/vllm/vllm_v1_adapter.py"
+
+CHECK = '''
+def _kvpatch_check_blending(config):
+    """Stop where blending is configured so that it would not run, or give wrong output."""
+    if not config.enable_blending:
+        return
+    wanted = {
+        "use_layerwise": "without it cached segments are used as they are, which is wrong output",
+        "blend_check_layers": "without it the first blend dies",
+        "blend_recompute_ratios": "without it the first blend dies",
+        "blend_special_str": "without a separator there are no segments to blend",
+    }
+    for key, reason in wanted.items():
+        if hasattr(config, key) and not getattr(config, key):
+            raise ValueError(
+                f"kvpatch: LMCache's configuration has enable_blending but no {key}: {reason}. "
+                f"Set {key}, or leave blending off."
+            )
+'''
+
+CALL = """
+# kvpatch KV008: what blending needs is asked for before anything starts.
+_kvpatch_check_blending(config)
+"""
+_CALLED = "_kvpatch_check_blending(config)"
+_INIT = "LMCacheConnectorV1Impl.__init__"
+
+
+def _check_after(anchor: str) -> Transform:
+    def transform(module: cst.Module) -> cst.Module:
+        """Check the configuration as soon as it is complete.
+
+        Raises:
+            Refusal: where the anchor is not there exactly once.
+        """
+        from kvpatch import anchors, rewrite
+
+        call = rewrite.statement(module, CALL)
+        module = anchors.replace(module, _INIT, anchor, lambda line: [line, call])
+        return rewrite.append_function(module, CHECK)
+
+    return transform
+
+
+def checks_the_configuration(module: ast.Module, _version: Version) -> Judgement:
+    """Judge whether the configuration is checked before the blender is built."""
+    init = function(module, _INIT)
+    calls = find(init, _CALLED)
+    if init is None or not calls:
+        return Judgement(False, "a configuration that can't blend is accepted")
+    if not as_written(function(module, "_kvpatch_check_blending"), CHECK):
+        return Judgement(False, "the function that checks the configuration was edited")
+    first = min(node.lineno for node in calls if isinstance(node, ast.expr))
+    built = [
+        node.lineno
+        for node in ast.walk(init)
+        if isinstance(node, ast.Name) and node.id == "LMCBlenderBuilder"
+    ]
+    if any(line < first for line in built):
+        return Judgement(False, "the blender is built before the configuration is checked")
+    return Judgement(True, "a configuration that can't blend stops the start")
+
+
+PATCH = Patch(
+    id="KV008",
+    distribution="lmcache",
+    targets=(
+        Target(ADAPTER, "<0.3.4", _check_after("self.use_layerwise = config.use_layerwise")),
+        Target(ADAPTER, ">=0.3.4", _check_after("self.config = config")),
+    ),
+    versions=">=0.3.3,<0.5.7.dev0",
+    why="LMCache accepts enable_blending without use_layerwise and then uses cached segments "
+    "without blending them; without check layers and ratios it dies at the first blend.",
+    how="Stops at start with a sentence that names the missing setting; without enable_blending "
+    "nothing is looked at.",
+    upstream="https://github.com/LMCache/LMCache/pull/4157",
+    retire_when="An LMCache release refuses such a configuration itself.",
+    post_condition=checks_the_configuration,
+    faithful=released_elsewhere,
+)
+
+_STOCK = """
+class LMCacheConnectorV1Impl:
+    def __init__(self, vllm_config, role, parent):
+        config = lmcache_get_or_create_config()
+        self.config = config
+        self.blender = LMCBlenderBuilder.get_or_create(ENGINE_NAME, config)
+"""
+
+_PATCHED = (
+    """
+class LMCacheConnectorV1Impl:
+    def __init__(self, vllm_config, role, parent):
+        config = lmcache_get_or_create_config()
+        self.config = config
+        # kvpatch KV008: what blending needs is asked for before anything starts.
+        _kvpatch_check_blending(config)
+        self.blender = LMCBlenderBuilder.get_or_create(ENGINE_NAME, config)
+
+"""
+    + CHECK
+)
+
+EXAMPLES = (
+    Example(
+        ExampleKind.REWRITTEN,
+        "checks the configuration as soon as it is complete",
+        "0.5.6",
+        _STOCK,
+        after=_PATCHED,
+    ),
+    Example(ExampleKind.UNTOUCHED, "leaves a release without blending alone", "0.3.2", _STOCK),
+    Example(
+        ExampleKind.ABSORBED,
+        "sees the check put in by hand",
+        "0.5.6",
+        _PATCHED.replace("self.config = config", "self.config = config  # by hand"),
+    ),
+    Example(
+        ExampleKind.REFUSED,
+        "refuses where the configuration is kept under another name",
+        "0.5.6",
+        _STOCK.replace("self.config =", "self.configuration ="),
+        outcome=Outcome.MISSING,
+        reason="self.configuration = config",
+    ),
+)

@@ -1,0 +1,77 @@
+"""How results of LMCache's patches are read, and what may not change."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+from kvpatch.blending import as_written, find, function, released_elsewhere, since
+from packaging.version import Version
+
+STOCK = """
+from vllm.attention import Attention
+
+
+class LMCBlender:
+    def process_qkv(self, q):
+        return q
+
+    def blend(self):
+        return 1
+"""
+
+
+def test_a_function_is_found_by_its_qualified_name_where_it_is_the_only_one() -> None:
+    module = ast.parse(STOCK)
+    assert function(module, "LMCBlender.blend") is not None
+    assert function(module, "LMCBlender.gone") is None
+    assert function(module, "Other.blend") is None
+    assert function(ast.parse(STOCK + STOCK), "LMCBlender.blend") is None
+
+
+def test_every_place_of_a_pattern_is_found() -> None:
+    assert len(find(ast.parse("a = f(1)\nif a:\n    f(2)\n"), "f(___)")) == 2
+    assert find(None, "f()") == []
+
+
+def test_comments_and_layout_do_not_make_a_function_another() -> None:
+    source = "def f(a):\n    return a\n"
+    assert as_written(ast.parse("def f( a ):  # x\n    return a").body[0], source)
+    assert not as_written(ast.parse("def f(a):\n    return -a").body[0], source)
+    assert not as_written(None, source)
+
+
+@pytest.mark.parametrize(
+    "patched",
+    [
+        STOCK,
+        STOCK.replace("return q", "return q + 1"),
+        STOCK.replace("(self, q)", "(self, q, more=None)"),
+        STOCK + "\n\ndef _kvpatch_more():\n    pass\n",
+        STOCK.replace("from vllm.attention", "from vllm.attention.layer"),
+    ],
+)
+def test_what_patches_edit_may_change(patched: str) -> None:
+    assert released_elsewhere(ast.parse(STOCK), ast.parse(patched)).holds
+
+
+@pytest.mark.parametrize(
+    "patched",
+    [
+        STOCK.replace("return 1", "return 2"),
+        STOCK + "\n\ndef more():\n    pass\n",
+        STOCK.replace("def process_qkv", "@cache\n    def process_qkv"),
+        STOCK.replace("class LMCBlender", "class LMCBlender(Base)"),
+    ],
+)
+def test_nothing_else_may_change(patched: str) -> None:
+    assert not released_elsewhere(ast.parse(STOCK), ast.parse(patched)).holds
+
+
+@pytest.mark.parametrize(
+    ("vllm", "holds"),
+    [("0.11.2", False), ("0.12.0", True), ("0.12.0rc1", True), ("0.33.0", True)],
+)
+def test_a_condition_of_the_pair_goes_by_vllms_release(vllm: str, holds: bool) -> None:
+    assert since("0.12.0").holds({"vllm": Version(vllm)}) is holds
+    assert not since("0.12.0").holds({})

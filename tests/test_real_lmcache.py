@@ -1,0 +1,143 @@
+"""The patches of LMCache on the files of every release in their ranges."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from pathlib import Path
+
+import pytest
+from commands import differing, on
+from fake_site import install, make_site
+from kvpatch.blending import released_elsewhere
+from kvpatch.outcome import Outcome
+from kvpatch.plan import Options, plan
+from kvpatch.tree import Provenance
+from lmcache_files import (
+    MEMO,
+    NEW_VLLM,
+    OLD_VLLM,
+    VLLM,
+    Applied,
+    lmcache_series,
+    planned_release,
+    stock_files,
+    tree,
+)
+from packaging.version import Version
+from releases import lmcache_releases
+
+pytestmark = pytest.mark.releases
+
+LAST = Version("0.5.7.dev0")
+ALL = [release.version for release in lmcache_releases() if Version(release.version) < LAST]
+FINAL = [r.version for r in lmcache_releases() if not r.pre and Version(r.version) < LAST]
+EDGES = ["0.3.3", "0.3.9.post2", "0.4.4", "0.5.3", FINAL[-1]]
+
+
+def _expected(release: str, vllm: str) -> dict[str, Outcome]:
+    """What each patch comes to, by the releases alone."""
+    lmcache = Version(Version(release).base_version)
+    pair = Version(vllm)
+    ranges = {
+        "KV003": ("0.3.3", "99", "0"),
+        "KV004": ("0.3.3", "99", "0.12.0"),
+        "KV005": ("0.3.3", "0.4.5", "0.11.1"),
+        "KV006": ("0.4.7", "0.5.7", "0.26.0"),
+        "KV007": ("0.3.3", "0.5.7", "0"),
+        "KV008": ("0.3.3", "0.5.7", "0"),
+        "KV009": ("0.4.4", "0.5.7", "0"),
+        "KV010": ("0.3.3", "99", "0"),
+    }
+    found = {}
+    for patch_id, (first, end, since) in ranges.items():
+        if not Version(first) <= lmcache < Version(end):
+            found[patch_id] = Outcome.OUT_OF_RANGE
+        elif pair < Version(since):
+            found[patch_id] = Outcome.NOT_NEEDED
+        else:
+            found[patch_id] = Outcome.PENDING
+    return found
+
+
+@pytest.mark.parametrize("vllm", [OLD_VLLM, VLLM, NEW_VLLM])
+@pytest.mark.parametrize("release", ALL)
+def test_every_patch_goes_into_every_release_of_its_range(release: str, vllm: str) -> None:
+    found = planned_release(release, vllm)
+    assert {patch.id: patch.outcome for patch in found.patches} == _expected(release, vllm)
+    assert found.changes
+    for file in found.changes:
+        assert file.after is not None
+        compile(file.after, file.path, "exec")
+        assert b"# kvpatch KV" in file.after
+        assert released_elsewhere(ast.parse(file.original), ast.parse(file.after)).holds
+
+
+@pytest.mark.parametrize("release", ALL)
+def test_the_post_conditions_hold_after_and_not_before(release: str) -> None:
+    found = planned_release(release)
+    after = {file.path: file for file in found.changes}
+    stock = stock_files(release)
+    for member in lmcache_series().members:
+        plans = next(patch for patch in found.patches if patch.id == member.id)
+        if plans.outcome is not Outcome.PENDING:
+            continue
+        before = []
+        for target in plans.targets:
+            file = after[target.path]
+            assert file.after is not None
+            check, version = member.patch.post_condition, Version(release)
+            assert check(ast.parse(file.after), version).holds
+            before.append(check(ast.parse(stock[target.path]), version).holds)
+        assert not all(before), member.id
+
+
+@pytest.mark.parametrize("release", ALL)
+def test_a_second_apply_changes_nothing_and_each_original_is_kept(release: str) -> None:
+    found = planned_release(release)
+    for thorough in (False, True):
+        options = Options(thorough=thorough, memo=MEMO)
+        again = plan(lmcache_series(), Applied(release, NEW_VLLM, found), options)
+        assert again.changes == ()
+        assert not again.refused
+        for file in again.files:
+            assert file.original == stock_files(release)[file.path]
+
+
+@pytest.mark.parametrize("release", EDGES)
+def test_what_kvpatch_wrote_is_known_for_what_it_is_without_a_journal(release: str) -> None:
+    found = planned_release(release)
+    files = {**stock_files(release)}
+    files |= {file.path: file.after for file in found.changes if file.after is not None}
+    strange = plan(lmcache_series(), tree(release, NEW_VLLM, files, Provenance.OTHER))
+    for before, after in zip(found.patches, strange.patches, strict=True):
+        pending = before.outcome is Outcome.PENDING
+        assert after.outcome is (Outcome.ABSORBED if pending else before.outcome)
+
+
+@pytest.mark.parametrize("release", EDGES)
+def test_lines_that_no_patch_names_stay_where_they_are(release: str) -> None:
+    for file in planned_release(release).changes:
+        assert file.after is not None
+        before, after = file.original.splitlines(), file.after.splitlines()
+        matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+        gone = [
+            line
+            for tag, start, stop, _, _ in matcher.get_opcodes()
+            if tag in ("replace", "delete")
+            for line in before[start:stop]
+        ]
+        assert len(gone) <= 12, (file.path, gone)
+
+
+@pytest.mark.parametrize("release", EDGES)
+def test_apply_and_revert_give_every_byte_back(release: str, tmp_path: Path) -> None:
+    stock = stock_files(release)
+    site = make_site(tmp_path, NEW_VLLM)
+    texts = {path: data.decode() for path, data in stock.items()}
+    install(site.path, "lmcache", release, {"lmcache/__init__.py": "", **texts})
+    assert on(site, "apply").code == 0
+    changed = {path for path, data in stock.items() if (site.path / path).read_bytes() != data}
+    assert changed == {file.path for file in planned_release(release).changes}
+    assert on(site, "revert").code == 0
+    assert differing(site.path) == []
