@@ -134,7 +134,8 @@ def test_lines_that_no_patch_names_stay_where_they_are(release: str) -> None:
 def test_apply_and_revert_give_every_byte_back(release: str, tmp_path: Path) -> None:
     stock = stock_files(release)
     site = make_site(tmp_path, NEW_VLLM)
-    install(site.path, "lmcache", release, {path: data.decode() for path, data in stock.items()})
+    texts = {path: data.decode() for path, data in stock.items()}
+    install(site.path, "lmcache", release, {"lmcache/__init__.py": "", **texts})
     assert on(site, "apply").code == 0
     changed = {path for path, data in stock.items() if (site.path / path).read_bytes() != data}
     assert changed == {file.path for file in planned_release(release).changes}
