@@ -51,6 +51,13 @@ def build(asked: Request, tell: Tell) -> Report:
         KvpatchError: where there is no wheel to plan on, or the fork can't be written.
     """
     beside = None if asked.beside is None else _version(asked.beside, "--beside")
+    if asked.output.exists() and not asked.output.is_dir():
+        raise KvpatchError(
+            "no-folder",
+            f"{asked.output} is not a folder",
+            "name a folder for the new wheel with -o; it is made where it is not there",
+            ExitCode.USAGE,
+        )
     with contextlib.ExitStack() as stack:
         path, notes = _found(asked, tell, stack)
         wheel = stack.enter_context(Wheel(path))
@@ -73,15 +80,16 @@ def build(asked: Request, tell: Tell) -> Report:
         error = refusal(tree, found) or _uncompiled(found)
         title = f"{original.distribution} {original.version}, from {path.name}"
         if error is not None:
-            text = "\n".join([title, "", patches_text(found)])
-            return Report("fork", text, data, error.exit_code, (error,), notes)
+            text = [title, *(["", patches_text(found)] if found.patches else [])]
+            return Report("fork", "\n".join(text), data, error.exit_code, (error,), notes)
         made = make_fork(tree, found, version)
         target = asked.output / made.filename
         written = _put(wheel, made, target, force=asked.force)
     done = as_applied(found)
     lines = [title, "", patches_text(done), ""]
     lines.append(f"{'wrote' if written else 'was there already, byte for byte:'} {target}")
-    lines.append(f"it differs in {', '.join(file.path for file in found.changes)}")
+    lines.append("beside METADATA and RECORD it differs from the original in")
+    lines += [f"    {file.path}" for file in found.changes]
     data |= {
         "fork": {
             "version": str(made.version),

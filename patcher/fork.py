@@ -185,8 +185,8 @@ def plan_fork(
         other = next(package for package in PACKAGES if package not in tree.own)
         raise KvpatchError(
             "no-beside",
-            f"whether {paired[0].id} is needed depends on the {other} that runs beside it: "
-            f"it is for {paired[0].patch.when and paired[0].patch.when.sentence}",
+            f"{paired[0].id} is for some {other} releases only, and {name} does not say which "
+            "it will run beside",
             f"give the release of {other} with --beside",
             ExitCode.USAGE,
         )

