@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import filecmp
 import os
-import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,9 @@ from .report import file_data, patch_data, patches_text
 from .series import discover
 from .target_probe import compile_error
 from .tree import PACKAGES, Package
-from .wheel import Wheel, write
+from .wheel import Wheel
+from .wheel_copy import write
+from .workshop import workshop
 
 DEFAULT = "vllm"
 
@@ -51,6 +52,7 @@ def build(asked: Request, tell: Tell) -> Report:
         KvpatchError: where there is no wheel to plan on, or the fork can't be written.
     """
     beside = None if asked.beside is None else _version(asked.beside, "--beside")
+    wanted = None if _is_path(asked.source) else _version(asked.source, "WHEEL|VERSION")
     if asked.output.exists() and not asked.output.is_dir():
         raise KvpatchError(
             "no-folder",
@@ -58,9 +60,25 @@ def build(asked: Request, tell: Tell) -> Report:
             "name a folder for the new wheel with -o; it is made where it is not there",
             ExitCode.USAGE,
         )
-    with contextlib.ExitStack() as stack:
-        path, notes = _found(asked, tell, stack)
-        wheel = stack.enter_context(Wheel(path))
+    try:
+        if wanted is None:
+            return _build(asked, Path(asked.source), beside)
+        name = asked.distribution or DEFAULT
+        with _writing(asked.output), workshop(asked.output) as folder:
+            path, yanked = download(name, wanted, folder, tell)
+            notes = (f"{name} {wanted} was yanked from the index by its makers",) if yanked else ()
+            return replace(_build(asked, path, beside), notes=notes)
+    except KeyboardInterrupt:
+        raise KvpatchError(
+            "interrupted",
+            "interrupted; no wheel was written",
+            "run the command again",
+            ExitCode.ENVIRONMENT,
+        ) from None
+
+
+def _build(asked: Request, path: Path, beside: Version | None) -> Report:
+    with Wheel(path) as wheel:
         original = read_original(wheel)
         given = asked.distribution
         if given and canonicalize_name(given) != canonicalize_name(original.distribution):
@@ -81,7 +99,7 @@ def build(asked: Request, tell: Tell) -> Report:
         title = f"{original.distribution} {original.version}, from {path.name}"
         if error is not None:
             text = [title, *(["", patches_text(found)] if found.patches else [])]
-            return Report("fork", "\n".join(text), data, error.exit_code, (error,), notes)
+            return Report("fork", "\n".join(text), data, error.exit_code, (error,))
         made = make_fork(tree, found, version)
         target = asked.output / made.filename
         written = _put(wheel, made, target, force=asked.force)
@@ -99,22 +117,11 @@ def build(asked: Request, tell: Tell) -> Report:
         "written": written,
         "patches": [patch_data(patch) for patch in done.patches],
     }
-    return Report("fork", "\n".join(lines), data, notes=notes)
+    return Report("fork", "\n".join(lines), data)
 
 
-def _found(asked: Request, tell: Tell, stack: contextlib.ExitStack) -> tuple[Path, tuple[str, ...]]:
-    """The wheel to fork, fetched where a version was given, and what to note of it."""
-    if asked.source.endswith(".whl") or os.sep in asked.source:
-        return Path(asked.source), ()
-    version = _version(asked.source, "WHEEL|VERSION")
-    name = asked.distribution or DEFAULT
-    with _writing(asked.output):
-        asked.output.mkdir(parents=True, exist_ok=True)
-        # Beside the fork, where there must be room for a wheel of that size anyway.
-        folder = tempfile.TemporaryDirectory(dir=asked.output, prefix=".kvpatch-")
-        path, yanked = download(name, version, Path(stack.enter_context(folder)), tell)
-    notes = (f"{name} {version} was yanked from the index by its makers",) if yanked else ()
-    return path, notes
+def _is_path(source: str) -> bool:
+    return source.endswith(".whl") or os.sep in source
 
 
 def _version(text: str, what: str) -> Version:
@@ -146,30 +153,26 @@ def _put(wheel: Wheel, made: Fork, target: Path, *, force: bool) -> bool:
     Raises:
         KvpatchError: ``exists``, where another file has that name; or what the disk refuses.
     """
-    with _writing(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        draft = target.with_name(f".{target.name}.{os.getpid()}-{os.urandom(4).hex()}.part")
+    with _writing(target), workshop(target.parent) as folder:
+        draft = folder / target.name
+        with draft.open("xb") as out:
+            write(wheel, out, made.contents, made.renamed)
+            os.fsync(out.fileno())
+        if os.path.lexists(target):
+            if target.is_file() and filecmp.cmp(draft, target, shallow=False):
+                return False
+            if not force:
+                raise KvpatchError(
+                    "exists",
+                    f"{target} is there already with other contents, and was left as it is",
+                    "name another folder, or write over it with --force",
+                )
+        draft.replace(target)
+        descriptor = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            with draft.open("xb") as out:
-                write(wheel, out, made.contents, made.renamed)
-                os.fsync(out.fileno())
-            if os.path.lexists(target):
-                if target.is_file() and filecmp.cmp(draft, target, shallow=False):
-                    return False
-                if not force:
-                    raise KvpatchError(
-                        "exists",
-                        f"{target} is there already with other contents, and was left as it is",
-                        "name another folder, or write over it with --force",
-                    )
-            draft.replace(target)
-            descriptor = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            os.fsync(descriptor)
         finally:
-            draft.unlink(missing_ok=True)
+            os.close(descriptor)
     return True
 
 

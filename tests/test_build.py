@@ -12,7 +12,7 @@ from commands import Ran, kvpatch, on
 from fake_site import LATE, install
 from kvpatch import build, revision
 from kvpatch.digest import sha256
-from kvpatch.wheel import write
+from kvpatch.wheel_copy import write
 from planning import planned, series, written
 from web import Answer, Asked, Web, page, serving
 from wheels import STUBS, WORKER, build_wheel, contents
