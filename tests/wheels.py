@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
+import io
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -49,7 +51,10 @@ def build_wheel(
 
 def record_row(path: str, content: bytes) -> str:
     digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest())
-    return f"{path},sha256={digest.rstrip(b'=').decode()},{len(content)}"
+    stream = io.StringIO()
+    row = (path, f"sha256={digest.rstrip(b'=').decode()}", len(content))
+    csv.writer(stream, lineterminator="").writerow(row)
+    return stream.getvalue()
 
 
 def write_zip(path: Path, members: dict[str, bytes]) -> None:
