@@ -403,11 +403,6 @@ def fork(source: str, as_json: bool, **asked: Any) -> None:
     _finish(build.build(build.Request(source, **asked), _say), as_json)
 
 
-def _say(line: str) -> None:
-    with _reader_may_leave(sys.stderr):
-        click.echo(f"kvpatch: {line}", err=True)
-
-
 def main(arguments: list[str] | None = None, disk: Any = None) -> NoReturn:
     """Run the command line and exit.
 

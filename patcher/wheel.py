@@ -29,18 +29,19 @@ _ENCRYPTED = 0x1 | 0x40 | 0x2000
 _UTF8 = 0x800
 STORED, _DEFLATED = 0, 8
 _MOST_COMMENT = 0xFFFF
+_HEADER_GUESS = 256
 _ODD_NAME = re.compile(r"[\x00-\x1f\x7f\\]|(^|/)\.{0,2}(/|$)|^[A-Za-z]:")
 
 
 class Member(NamedTuple):
-    """One member: what the directory says of it, where its data lie, and its local extra fields.
+    """One member: what the directory says of it, its own header, and where its data lie.
 
-    ``start`` is the offset of its data in the wheel's file, in bytes.
+    ``start`` is the offset of its data in the wheel's file, in bytes; the header ends there.
     """
 
     info: zipfile.ZipInfo
+    header: bytes
     start: int
-    extra: bytes
 
     @property
     def name(self) -> str:
@@ -179,19 +180,23 @@ class Wheel:
     def _located(self, info: zipfile.ZipInfo, end: int) -> Member:
         """The member with its data, which must end where the next one begins, or before."""
         offset = info.header_offset
-        header = os.pread(self.fileno(), LOCAL.size, offset) if offset >= 0 else b""
+        header = os.pread(self.fileno(), _HEADER_GUESS, offset) if offset >= 0 else b""
         if len(header) < LOCAL.size or header[:4] != b"PK\3\4":
             raise bad_wheel(self.path, f"{info.filename} in it has no header")
-        flags, method, name_length, extra_length = (LOCAL.unpack(header)[n] for n in (2, 3, 9, 10))
-        rest = os.pread(self.fileno(), name_length + extra_length, offset + LOCAL.size)
-        if rest[:name_length] != encoded(info.filename, info.flag_bits):
+        fields = LOCAL.unpack_from(header)
+        flags, method, name_length, extra_length = (fields[n] for n in (2, 3, 9, 10))
+        length = LOCAL.size + name_length + extra_length
+        if length > len(header):
+            header = os.pread(self.fileno(), length, offset)
+        header = header[:length]
+        if header[LOCAL.size :][:name_length] != encoded(info.filename, info.flag_bits):
             raise unsafe(self.path, f"{info.filename} has another name in its own header")
         if flags & _ENCRYPTED or method != info.compress_type:
             raise unsafe(self.path, f"{info.filename} is another thing by its own header")
-        start = offset + LOCAL.size + name_length + extra_length
+        start = offset + length
         if start + info.compress_size > end:
             raise unsafe(self.path, f"{info.filename} runs into what follows it")
-        return Member(info, start, rest[name_length:])
+        return Member(info, header, start)
 
 
 def encoded(name: str, flags: int) -> bytes:

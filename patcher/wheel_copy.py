@@ -54,6 +54,8 @@ def write(
     """
     directory: list[bytes] = []
     position = 0
+    # Neighbours that stay as they are, headers too, are copied in one stretch.
+    begin = end = 0
     for member in source.members.values():
         item = Written(
             member,
@@ -62,13 +64,24 @@ def write(
         )
         info = _described(item)
         header = _local_header(item, info, position)
-        out.write(header)
-        if item.content is None:
-            _copy(source.fileno(), member.start, info.compress_size, out)
+        first = member.start - len(member.header)
+        last = member.start + info.compress_size
+        same = item.content is None and header == member.header
+        if not same or first != end:
+            _copy(source.fileno(), begin, end - begin, out)
+            begin = end = first
+        if same:
+            end = last
         else:
-            out.write(item.content)
+            out.write(header)
+            if item.content is None:
+                _copy(source.fileno(), member.start, info.compress_size, out)
+            else:
+                out.write(item.content)
+            begin = end = member.start + member.info.compress_size
         directory.append(_central_header(item, info, position))
         position += len(header) + info.compress_size
+    _copy(source.fileno(), begin, end - begin, out)
     listing = b"".join(directory)
     out.write(listing)
     out.write(_end(len(directory), len(listing), position))
@@ -106,7 +119,8 @@ def _described(item: Written) -> _Described:
 
 
 def _local_header(item: Written, info: _Described, offset: int) -> bytes:
-    extra = without_zip64(item.member.extra)
+    name_length = len(encoded(item.member.name, item.member.info.flag_bits))
+    extra = without_zip64(item.member.header[LOCAL.size + name_length :])
     sizes = (info.compress_size, info.file_size)
     large = max(sizes) >= _MOST_32
     if large:
