@@ -1,4 +1,4 @@
-"""Building a fork: the wheel is found or fetched, planned on, and written anew beside no other."""
+"""Building a fork: the wheel is found or fetched, planned on, and written anew."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from . import catalogue, revision
-from .download import Tell, download
+from .download import download
 from .fork import Fork, Original, WheelTree, make_fork, plan_fork, read_original, refusal
 from .fsops import environment_error
 from .outcome import ExitCode, KvpatchError, Report
@@ -26,6 +26,9 @@ from .tree import PACKAGES, Package
 from .wheel import Wheel
 from .wheel_copy import write
 from .workshop import workshop
+
+if TYPE_CHECKING:
+    from .installer import Say
 
 DEFAULT = "vllm"
 
@@ -45,7 +48,7 @@ class Request:
     force: bool = False
 
 
-def build(asked: Request, tell: Tell) -> Report:
+def build(asked: Request, say: Say) -> Report:
     """Write the fork that was asked for, whole or not at all.
 
     Raises:
@@ -65,13 +68,13 @@ def build(asked: Request, tell: Tell) -> Report:
             return _build(asked, Path(asked.source), beside)
         name = asked.distribution or DEFAULT
         with _writing(asked.output), workshop(asked.output) as folder:
-            path, yanked = download(name, wanted, folder, tell)
+            path, yanked = download(name, wanted, folder, say)
             notes = (f"{name} {wanted} was yanked from the index by its makers",) if yanked else ()
             return replace(_build(asked, path, beside), notes=notes)
     except KeyboardInterrupt:
         raise KvpatchError(
             "interrupted",
-            "interrupted; no wheel was written",
+            "interrupted; a wheel is there whole or not at all",
             "run the command again",
             ExitCode.ENVIRONMENT,
         ) from None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packaging.tags import Tag, sys_tags
 from packaging.utils import parse_wheel_filename
@@ -13,8 +14,8 @@ from packaging.version import Version
 from .index import TIMEOUT_S, Wheel, configured, connection, missing_extra, no_network, wheels_of
 from .outcome import ExitCode, KvpatchError
 
-Tell = Callable[[str], None]
-"""Takes a line about how far the work is."""
+if TYPE_CHECKING:
+    from .installer import Say
 
 MOST = 8 * 1024**3
 _PIECE = 1 << 20
@@ -54,7 +55,7 @@ def choose(
     return min(fitting, key=lambda item: item[:-1])[-1]
 
 
-def download(distribution: str, version: Version, folder: Path, tell: Tell) -> tuple[Path, bool]:
+def download(distribution: str, version: Version, folder: Path, say: Say) -> tuple[Path, bool]:
     """Fetch the wheel of a release into the folder; and whether that release is yanked.
 
     Raises:
@@ -63,10 +64,10 @@ def download(distribution: str, version: Version, folder: Path, tell: Tell) -> t
         OSError: the folder can't be written.
     """
     wheel = choose(distribution, version, wheels_of(distribution, version), list(sys_tags()))
-    return fetch(wheel, folder, tell), wheel.yanked
+    return fetch(wheel, folder, say), wheel.yanked
 
 
-def fetch(wheel: Wheel, folder: Path, tell: Tell) -> Path:
+def fetch(wheel: Wheel, folder: Path, say: Say) -> Path:
     """The wheel's file in the folder, whole and with the hash that the index says.
 
     Raises:
@@ -104,7 +105,7 @@ def fetch(wheel: Wheel, folder: Path, tell: Tell) -> Path:
                     step = got * _STEPS // max(most, 1)
                     if wheel.size and step > told:
                         told = step
-                        tell(f"{wheel.filename}: {got >> 20} of {most >> 20} MiB")
+                        say(f"{wheel.filename}: {got >> 20} of {most >> 20} MiB")
         except requests.RequestException as error:
             raise no_network(wheel.filename, error) from None
     if got > most or digest.hexdigest() != wheel.sha256:
