@@ -164,7 +164,7 @@ def read_original(wheel: Wheel) -> Original:
 def plan_fork(
     tree: WheelTree, series: Series, revision: int, known: Catalogue | None = None
 ) -> tuple[Plan, Version]:
-    """Plan the series over the wheel, every result judged anew; and the version of the fork.
+    """Plan the series over the wheel as apply would; and the version of the fork.
 
     Raises:
         KvpatchError: ``no-package``, where the wheel holds neither vLLM nor LMCache;
@@ -195,7 +195,7 @@ def plan_fork(
         for package, found in tree.beside.items():
             local += [package, found.version.public.replace("!", ".")]
     version = Version(f"{original.version.public}+{'.'.join(local)}")
-    return plan(own, tree, Options(known=known, thorough=True)), version
+    return plan(own, tree, Options(known=known)), version
 
 
 def refusal(tree: WheelTree, found: Plan) -> KvpatchError | None:
