@@ -1,4 +1,4 @@
-"""Makes what is generated: the catalogue of planned releases, LMCache's keys, the patch table."""
+"""Makes what is generated: planned releases, LMCache's keys, the series' number, the table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CHECKOUT / "tests"))
 
-from kvpatch import catalogue, key_history, series  # noqa: E402
+from kvpatch import catalogue, key_history, revision, series  # noqa: E402
 from kvpatch.readme import with_patch_table  # noqa: E402
 from kvpatch.schema_source import FILES, parse_schema, read_schema  # noqa: E402
 from packaging.specifiers import SpecifierSet  # noqa: E402
@@ -23,7 +23,7 @@ from releases import (  # noqa: E402
 
 
 def main() -> None:
-    """Write both files into the checkout."""
+    """Write the files into the checkout."""
     chosen = series.discover()
     releases = {
         "vllm": {version: _files(chosen, "vllm", version) for version in vllm_releases()},
@@ -35,6 +35,8 @@ def main() -> None:
     }
     text = catalogue.build(chosen, releases)
     (CHECKOUT / "patcher" / "releases.json").write_text(text)
+    numbered = CHECKOUT / "patcher" / "revision.json"
+    numbered.write_text(revision.renumbered(numbered.read_text(), chosen))
     readme = CHECKOUT / "README.md"
     readme.write_text(with_patch_table(readme.read_text(), chosen))
     (CHECKOUT / "patcher" / "lmcache_keys.json").write_text(keys())

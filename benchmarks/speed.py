@@ -8,6 +8,7 @@ out of both sides where a limit says so.
 from __future__ import annotations
 
 import gc
+import random
 import shutil
 import subprocess
 import sys
@@ -21,13 +22,17 @@ import libcst
 from kvpatch import series
 from kvpatch.catalogue import load
 from kvpatch.digest import sha256 as digest
+from kvpatch.fork import read_original
 from kvpatch.plan import Options, plan
 from kvpatch.tree import FolderTree, Package
+from kvpatch.wheel import Wheel
+from kvpatch.wheel_copy import write
 from packaging.version import Version
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from fake_site import WORKER, install
 from releases import lmcache_releases, release_file, vllm_releases
+from wheels import build_wheel, record_row
 
 RUNS = 15
 WITHOUT_FSYNC = "import os; os.fsync = lambda descriptor: None; "
@@ -84,6 +89,7 @@ def main() -> int:
         bench = Bench(Path(folder))
         results = [*statuses(bench, newest, worker), applying(bench, newest, worker), *planning()]
         results.append(linting(Path(folder) / "lmcache.yaml"))
+        results += forking(bench, newest, worker)
     print("\n".join(result.line for result in results))
     return int(any(result.seconds > result.limit * result.floor for result in results))
 
@@ -179,6 +185,56 @@ def linting(file: Path) -> Result:
     lint = code(KVPATCH.format(arguments=["lint", str(file), "--lmcache", release]))
     times = measure({"lint": lint, "floor": code("import click, yaml")})
     return Result(f"lint, for {release}", times["lint"], times["floor"], 2.0)
+
+
+def forking(bench: Bench, version: str, worker: bytes) -> list[Result]:
+    """``fork`` of a wheel of 340 MB against plain copies of that file, fsync apart.
+
+    The members of vLLM's wheel: some large ones, and thousands of small ones.
+    """
+    folder = bench.folder / "forking"
+    folder.mkdir()
+    files = {f"vllm/kernels/{number}.cubin": random.randbytes(80_000) for number in range(3000)}
+    files |= {f"vllm/_C{number}.so": random.randbytes(50_000_000) for number in range(2)}
+    files |= {"vllm/__init__.py": b"", WORKER: worker}
+    wheel = build_wheel(folder, version, {}, "vllm", edit=lambda members: members.update(files))
+    with Wheel(wheel) as opened:
+        original = read_original(opened)
+    rows = "".join(f"{record_row(path, content)}\n" for path, content in files.items())
+    files[f"{original.info}/RECORD"] = original.record + rows.encode()
+    build_wheel(folder, version, {}, "vllm", edit=lambda members: members.update(files))
+    files.clear()
+    copied, new = folder / "copied.whl", folder / "new.whl"
+
+    def write_new() -> None:
+        with Wheel(wheel) as source, new.open("wb") as out:
+            write(source, out, {WORKER: worker}, str)
+
+    fork = ["fork", str(wheel), "-o", str(folder / "out"), "--json"]
+    command = code(WITHOUT_FSYNC + KVPATCH.format(arguments=fork))
+    (folder / WORKER.rpartition("/")[2]).write_bytes(worker)
+    parse = [sys.executable, str(bench.folder / "rewrite.py"), str(folder / "gpu_worker.py")]
+    work: dict[str, Callable[[], object]] = {
+        "copy": lambda: shutil.copyfile(wheel, copied),
+        "write": write_new,
+        "parse": lambda: subprocess.run(parse, check=True, **QUIET),
+        "fork": lambda: subprocess.run(command, check=True, **QUIET),
+    }
+    times: dict[str, list[float]] = {name: [] for name in work}
+    for _ in range(7):
+        for name, do in work.items():
+            times[name].append(timed(do))
+        # An overwritten file and one made anew don't cost the same.
+        shutil.rmtree(folder / "out")
+        copied.unlink()
+        new.unlink()
+    best = {name: min(values) for name, values in times.items()}
+    size = f"{wheel.stat().st_size / 1e6:.0f} MB"
+    # "at most 3 times a plain file copy"; the command also plans, which takes libcst
+    return [
+        Result(f"write a wheel of {size} anew", best["write"], best["copy"], 3.0),
+        Result(f"fork, {size}", best["fork"], 3 * best["copy"] + best["parse"], 1.0),
+    ]
 
 
 QUIET: Mapping[str, int] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

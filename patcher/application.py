@@ -15,7 +15,7 @@ from .host import Choice, Host, View, Where, open_host, open_site, view
 from .links import why_no_new_file
 from .locate import Environment, compile_for_target, file_facts
 from .outcome import ExitCode, KvpatchError, Outcome
-from .plan import GOAL, FilePlan, Options, PatchPlan, Plan, plan
+from .plan import GOAL, FilePlan, Options, PatchPlan, as_applied, plan
 from .series import discover
 from .staleness import PUT_BACK
 from .target_probe import UNKNOWN_VERSION
@@ -90,7 +90,7 @@ def apply(
     if done.transaction is None:
         # Another run has put the same in since this one planned.
         return Applied(view(open_host(host.where, disk), choice), written=False)
-    applied = View(_reread(host), seen.selection, _as_applied(seen.plan), seen.running)
+    applied = View(_reread(host), seen.selection, as_applied(seen.plan), seen.running)
     return Applied(applied, written=True, outlook=found)
 
 
@@ -346,31 +346,6 @@ def _site_changes(host: Host, seen: View) -> list[SiteChanges]:
             known = {file.distribution: states[file.distribution] for file in here}
             result.append(SiteChanges(site.path, site.store, known, changes, drops))
     return result
-
-
-def _as_applied(planned: Plan) -> Plan:
-    """The plan once it is committed: what was pending is applied, and the files are ours."""
-    patches = tuple(
-        replace(
-            patch,
-            outcome=Outcome.APPLIED if patch.outcome is Outcome.PENDING else patch.outcome,
-            reason="put in" if patch.outcome is Outcome.PENDING else patch.reason,
-            targets=tuple(
-                replace(target, outcome=Outcome.APPLIED, reason="put in")
-                if target.outcome is Outcome.PENDING
-                else target
-                for target in patch.targets
-            ),
-        )
-        for patch in planned.patches
-    )
-    files = tuple(
-        replace(file, state="pristine" if file.after == file.original else "ours")
-        if file.pending
-        else file
-        for file in planned.files
-    )
-    return Plan(patches, files)
 
 
 def bytecode_prefixes(environment: Environment) -> tuple[str, ...]:

@@ -379,6 +379,30 @@ def _say(line: str) -> None:
         click.echo(f"kvpatch: {line}", err=True)
 
 
+@cli.command()
+@click.argument("source", metavar="WHEEL|VERSION")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Folder for the new wheel; made where it is not there.",
+)
+@click.option(
+    "--distribution", metavar="NAME", help="What VERSION is a release of.  [default: vllm]"
+)
+@click.option(
+    "--beside", metavar="VERSION", help="The vLLM that a wheel of LMCache will run beside."
+)
+@click.option("--force", is_flag=True, help="Write over a wheel that is there already.")
+@_json
+def fork(source: str, as_json: bool, **asked: Any) -> None:
+    """Write a wheel with the patches in it, as version X+kvpatch.N."""
+    from . import build
+
+    _finish(build.build(build.Request(source, **asked), _say), as_json)
+
+
 def main(arguments: list[str] | None = None, disk: Any = None) -> NoReturn:
     """Run the command line and exit.
 

@@ -250,8 +250,9 @@ def _fold(
     if after is None:
         stock = _parsed(base)
         judgements = _judge(stock, package.release, items)
+        whose = f"by the fork {package.fork}" if package.fork else ""
         told = {
-            patch_id: TargetPlan(file.path, Outcome.ABSORBED, judgement.reason)
+            patch_id: TargetPlan(file.path, Outcome.ABSORBED, _joined(judgement.reason, whose))
             for patch_id, judgement in judgements.items()
             if judgement.holds
         }

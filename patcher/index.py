@@ -146,6 +146,19 @@ def releases(
     )
 
 
+def wheels_of(
+    distribution: str, version: Version, *, index: Index | None = None
+) -> tuple[Wheel, ...]:
+    """Every wheel of one release, for whatever platform and Python.
+
+    Raises:
+        KvpatchError: ``no-network``, ``no-such-distribution``, ``no-validate-extra``; exit 4.
+    """
+    asked = configured() if index is None else index
+    found = _fetch(asked, canonicalize_name(distribution))
+    return tuple(wheel for wheel in found if wheel.version == version)
+
+
 def kept_releases(distribution: str, *, cache: Path) -> tuple[Wheel, ...]:
     """What an earlier run kept, however old, pre-releases included; empty where nothing is."""
     return _kept(_kept_place(cache, configured(), canonicalize_name(distribution)), None) or ()

@@ -173,3 +173,28 @@ def _verdict(
         tested=bool(known and package and known.tested(member.patch.distribution, package.version)),
         cures=member.patch.cures,
     )
+
+
+def as_applied(planned: Plan) -> Plan:
+    """The plan once it is committed: what was pending is applied, and the files are ours."""
+    patches = tuple(
+        replace(
+            patch,
+            outcome=Outcome.APPLIED if patch.outcome is Outcome.PENDING else patch.outcome,
+            reason="put in" if patch.outcome is Outcome.PENDING else patch.reason,
+            targets=tuple(
+                replace(target, outcome=Outcome.APPLIED, reason="put in")
+                if target.outcome is Outcome.PENDING
+                else target
+                for target in patch.targets
+            ),
+        )
+        for patch in planned.patches
+    )
+    files = tuple(
+        replace(file, state="pristine" if file.after == file.original else "ours")
+        if file.pending
+        else file
+        for file in planned.files
+    )
+    return Plan(patches, files)

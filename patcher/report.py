@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from packaging.version import Version
+
 from .application import Reverted
 from .host import Standing, View, Where
 from .locate import FileFacts, LinkKind
@@ -13,6 +15,7 @@ from .outcome import Outcome
 from .plan import FilePlan, PatchPlan, Plan
 from .series import Member
 from .staleness import PUT_BACK, REINSTALLED
+from .tree import Package
 
 RESTART = "restart vLLM: a running engine keeps the code it started with"
 MORE = (
@@ -150,11 +153,23 @@ def _patched_answer(plan: Plan, standings: Sequence[Standing]) -> str:
         whose = "changed since kvpatch wrote it" if standings else "not by kvpatch"
         if not standings and any(file.orphaned for file in plan.files):
             whose = "by a kvpatch whose journal is not here"
+        if not standings and (forks := _forks(plan)):
+            return f"yes, by the fork {' and '.join(forks)}: apply leaves it as it is"
         return f"yes, but {whose}: apply leaves it as it is"
     if pending := ids[Outcome.PENDING]:
         have = f", only with {', '.join(ours)}" if ours else ""
         return f"no{have}; `kvpatch apply` would put in {', '.join(pending)}"
     return "no, and no chosen patch is for this release"
+
+
+def _forks(plan: Plan) -> list[str]:
+    """The installed wheels that ``kvpatch fork`` wrote, by name and version."""
+    found = [
+        Package(patch.distribution, Version(patch.version)).fork
+        for patch in plan.patches
+        if patch.version
+    ]
+    return list(dict.fromkeys(name for name in found if name))
 
 
 def _hindrance(seen: View) -> str:
@@ -171,6 +186,8 @@ def _back_answer(seen: View) -> str:
             "not from here: the file holds code of kvpatch, and no journal here; give the --state "
             "that apply was given, or reinstall"
         )
+    if not standings and (forks := _forks(seen.plan)):
+        return f"nothing to take back: what {' and '.join(forks)} changed came with the wheel"
     if not standings:
         return "nothing to take back"
     stuck = [item for item in standings if not item.revertible]

@@ -12,6 +12,9 @@ from packaging.version import Version
 PACKAGES = ("vllm", "lmcache")
 """The packages whose files patches may touch."""
 
+FORK = "kvpatch"
+"""What the local version of a wheel that ``kvpatch fork`` wrote has in it, before its number."""
+
 
 class Provenance(str, Enum):
     """Where a file's bytes come from."""
@@ -51,6 +54,12 @@ class Package:
     def release(self) -> Version:
         """The release whose code this is: a pre-release stands for the one it leads to."""
         return Version(self.version.base_version) if self.version.is_prerelease else self.version
+
+    @property
+    def fork(self) -> str | None:
+        """Its name and version where ``kvpatch fork`` wrote it."""
+        local = (self.version.local or "").split(".")
+        return f"{self.distribution} {self.version}" if FORK in local else None
 
 
 class Tree(Protocol):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kvpatch.index import Index, configured, connection, kept_releases, releases
+from kvpatch.index import Index, configured, connection, kept_releases, releases, wheels_of
 from kvpatch.outcome import ExitCode, KvpatchError
-from web import Answer, Asked, Web, serving
+from packaging.version import Version
+from web import Answer, Asked, Web, page, serving
 
 FILES = [
     "demo-1.0-py3-none-any.whl",
@@ -26,22 +26,6 @@ FILES = [
     "demo-nonsense.whl",
     "demo-0.9.zip",
 ]
-
-
-def page(files: list[str], yanked: tuple[str, ...] = ()) -> Answer:
-    entries = [
-        {
-            "filename": name,
-            "url": f"/files/{name}",
-            "hashes": {"sha256": f"{number:064x}"},
-            "size": 1000 + number,
-            "yanked": "broken" if name in yanked else False,
-        }
-        for number, name in enumerate(files)
-    ]
-    data = {"meta": {"api-version": "1.1"}, "name": "demo", "files": entries, "versions": []}
-    kind = {"Content-Type": "application/vnd.pypi.simple.v1+json"}
-    return Answer(json.dumps(data).encode(), headers=kind)
 
 
 @pytest.fixture
@@ -248,3 +232,9 @@ def test_without_the_extra_the_message_says_how_to_get_it(
     assert caught.value.code == "no-validate-extra"
     assert 'pip install "kvpatch[validate]"' in caught.value.hint
     assert caught.value.exit_code is ExitCode.ENVIRONMENT
+
+
+def test_all_wheels_of_one_release_are_found(web: Web) -> None:
+    wheels = wheels_of("demo", Version("1.0"), index=Index(f"{web.url}/simple/"))
+    assert [wheel.filename for wheel in wheels] == FILES[:4]
+    assert wheels_of("demo", Version("7"), index=Index(f"{web.url}/simple/")) == ()

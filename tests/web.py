@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -99,3 +100,20 @@ def ranges_of(data: bytes) -> Callable[[Asked], Answer]:
         return Answer(data[start : end + 1], 206, {"Content-Range": content_range})
 
     return answer
+
+
+def page(files: list[str], yanked: tuple[str, ...] = ()) -> Answer:
+    """An index's page of the project ``demo`` in JSON, with those files below ``/files/``."""
+    entries = [
+        {
+            "filename": name,
+            "url": f"/files/{name}",
+            "hashes": {"sha256": f"{number:064x}"},
+            "size": 1000 + number,
+            "yanked": "broken" if name in yanked else False,
+        }
+        for number, name in enumerate(files)
+    ]
+    data = {"meta": {"api-version": "1.1"}, "name": "demo", "files": entries, "versions": []}
+    kind = {"Content-Type": "application/vnd.pypi.simple.v1+json"}
+    return Answer(json.dumps(data).encode(), headers=kind)

