@@ -26,7 +26,7 @@ def extension(folder: str) -> dict[str, Any]:
         return {"there": False}
     answer: dict[str, Any] = {"there": True, "file": found[0].name}
     try:
-        import torch  # type: ignore[import-not-found]
+        import torch
 
         answer["torch"] = torch.__version__
         answer["cuda"] = bool(torch.cuda.is_available())

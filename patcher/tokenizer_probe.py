@@ -61,14 +61,14 @@ def encoder(folder: str) -> Encode:
     """How the model's tokenizer encodes."""
     file = Path(folder, "tokenizer.json")
     try:
-        from transformers import AutoTokenizer  # type: ignore[import-not-found]
+        from transformers import AutoTokenizer
 
         loaded = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         return lambda text, special: list(loaded.encode(text, add_special_tokens=special))
     except Exception:
         if not file.is_file():
             raise
-        from tokenizers import Tokenizer  # type: ignore[import-not-found]
+        from tokenizers import Tokenizer
 
         plain = Tokenizer.from_file(str(file))
         return lambda text, special: list(plain.encode(text, add_special_tokens=special).ids)

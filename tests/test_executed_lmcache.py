@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from lmcache_files import executed, patched_text, stock_files
+from tensors import load_torch
 
-torch = pytest.importorskip("torch")
+torch = load_torch()
 
 pytestmark = [pytest.mark.releases, pytest.mark.tensors]
 

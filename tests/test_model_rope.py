@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from lmcache_files import executed, patched_text
+from tensors import load_torch
 
-torch = pytest.importorskip("torch")
+torch = load_torch()
 
 pytestmark = [pytest.mark.releases, pytest.mark.tensors]
 
