@@ -18,9 +18,8 @@ from .staleness import PUT_BACK, REINSTALLED
 from .tree import Package
 
 RESTART = "restart vLLM: a running engine keeps the code it started with"
-MORE = (
-    "this lets CacheBlend start; `kvpatch profile gds-blend` says what else a pair needs to blend"
-)
+MORE = "`kvpatch smoke` proves that it blends; `kvpatch profile gds-blend` makes its configuration"
+_MOST_NAMED = 3
 
 
 def plan_data(seen: View) -> dict[str, Any]:
@@ -98,6 +97,17 @@ def patched(plan: Plan) -> bool:
     return bool(met) and all(
         patch.outcome in (*done, Outcome.OUT_OF_RANGE, Outcome.NOT_NEEDED) for patch in cures
     )
+
+
+def written_lines(plan: Plan, back: str) -> list[str]:
+    """What an apply wrote, how it is taken back, and what was not judged."""
+    pending = [file for file in plan.files if file.pending]
+    names = [file.path for file in pending]
+    what = ", ".join(names) if len(names) <= _MOST_NAMED else f"{len(names)} files"
+    lines = [f"wrote {what}; `{back}` takes it back"]
+    if found := [file.path for file in pending if file.basis != "pristine"]:
+        lines.append(f"{', '.join(found)}: patched on top of what was found, which was not judged")
+    return [*lines, MORE, RESTART]
 
 
 def revertible(standings: Sequence[Standing]) -> bool:

@@ -16,8 +16,6 @@ from .host import Choice, View, Where
 from .outcome import ExitCode, KvpatchError, Report
 from .plan import FilePlan
 from .report import (
-    MORE,
-    RESTART,
     command,
     environment_line,
     patch_details,
@@ -26,6 +24,7 @@ from .report import (
     revert_text,
     series_text,
     status_text,
+    written_lines,
 )
 from .series import Member, discover
 
@@ -69,9 +68,7 @@ def apply(
         text = "\n".join(lines).rstrip("\n")
         return Report("apply", text, data, done.refusal.exit_code, (done.refusal,))
     if done.written:
-        names = [file.path for file in done.view.plan.files if file.pending]
-        back = command(done.view.host.where, "revert")
-        lines += [f"wrote {', '.join(names)}; `{back}` takes it back", MORE, RESTART]
+        lines += written_lines(done.view.plan, command(done.view.host.where, "revert"))
     elif done.view.plan.changes:
         lines.append("nothing was written: this was a dry run, and apply would go through")
     else:

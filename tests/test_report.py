@@ -22,6 +22,7 @@ from kvpatch.report import (
     revertible,
     series_text,
     status_text,
+    written_lines,
 )
 from kvpatch.series import Selection, Series, discover
 from kvpatch.transaction import FileReport
@@ -295,3 +296,31 @@ def test_status_says_how_a_file_lies_before_it_is_replaced(
     assert f"pristine  change it    {said}" in status_text(seen).splitlines()
     (link,) = plan_data(seen)["links"]
     assert (link["path"], link["writable"]) == ("vllm/a.py", facts.get("writable", True))
+
+
+@pytest.mark.parametrize(
+    ("count", "basis", "said"),
+    [
+        (1, "pristine", ["wrote vllm/0.py; `kvpatch revert` takes it back"]),
+        (4, "pristine", ["wrote 4 files; `kvpatch revert` takes it back"]),
+        (
+            1,
+            "foreign",
+            [
+                "wrote vllm/0.py; `kvpatch revert` takes it back",
+                "vllm/0.py: patched on top of what was found, which was not judged",
+            ],
+        ),
+    ],
+)
+def test_what_was_written_is_said_and_what_was_not_judged(
+    count: int, basis: str, said: list[str]
+) -> None:
+    files = tuple(
+        FilePlan(f"vllm/{n}.py", "vllm", "vllm", "pristine", b"a", b"a", digest(b"b"), basis=basis)
+        for n in range(count)
+    )
+    lines = written_lines(Plan((patch(Outcome.PENDING),), files), "kvpatch revert")
+    assert lines[: len(said)] == said
+    assert len(lines) == len(said) + 2
+    assert lines[-1].startswith("restart vLLM")
