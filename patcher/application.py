@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from . import bytecode
 from .fsops import Disk
 from .host import Choice, Host, View, Where, open_host, open_site, view
+from .journal import BLOBS, JOURNAL, Store
 from .links import why_no_new_file
 from .locate import Environment, compile_for_target, file_facts
 from .outcome import ExitCode, KvpatchError, Outcome
@@ -139,6 +140,7 @@ def revert(
     for file in ahead.files:
         if file.state == PUT_BACK and file.before is not None:
             check_replaceable(Path(file.site), file.path)
+    check_journals(site.store for site in host.sites.values() if ahead.files and site.journal)
     done = ahead if dry_run else put()
     if not done.files:
         refuse_orphans(host)
@@ -228,6 +230,37 @@ def check_replaceable(site: Path, path: str) -> None:
         )
 
 
+def why_no_journal(stores: Iterable[Store]) -> str | None:
+    """Why a journal can't be written, tried without leaving a trace; None where it can."""
+    for store in stores:
+        folder = store.directory
+        while not os.path.lexists(folder):
+            folder = folder.parent
+        blocked = [store.directory / JOURNAL, store.directory / BLOBS]
+        for path in (path for path in blocked if os.path.lexists(path)):
+            facts = file_facts(path) if not path.is_dir() else None
+            why = why_no_new_file(path) if facts is None else facts.reason
+            if why is not None and (facts is None or not facts.writable):
+                return f"the journal in {store.directory} can't be written: {why}"
+        if folder.is_dir() and (why := why_no_new_file(folder)) is not None:
+            return f"the journal's folder {store.directory} can't be written: {why}"
+    return None
+
+
+def check_journals(stores: Iterable[Store]) -> None:
+    """See that journals can be written, before anything is.
+
+    Raises:
+        KvpatchError: ``read-only``; exit 4.
+    """
+    for store in stores:
+        if (why := why_no_journal([store])) is not None:
+            hint = "give a folder that can be with --state, the same one for every later command"
+            if (store.directory / JOURNAL).exists():
+                hint = "lift what makes it read-only, then run the command again"
+            raise KvpatchError("state-not-writable", why, hint, ExitCode.ENVIRONMENT)
+
+
 def refuse_orphans(host: Host) -> None:
     """See that no file holds what kvpatch inserted where no journal says how to take it out.
 
@@ -298,8 +331,11 @@ def check_target(host: Host, changes: Sequence[FilePlan]) -> None:
     Raises:
         KvpatchError: ``read-only`` or ``does-not-compile``.
     """
+    packages = host.environment.packages
+    sites = dict.fromkeys(packages[change.package].site for change in changes)
     for change in changes:
         check_replaceable(host.environment.packages[change.package].site, change.path)
+    check_journals(host.sites[site].store for site in sites)
     interpreter = host.environment.interpreter
     if interpreter is not None:
         sources = {change.path: change.after for change in changes if change.after is not None}

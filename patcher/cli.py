@@ -449,7 +449,7 @@ def _run(given: list[str], disk: Any) -> ExitCode:
     except OSError as error:
         from .fsops import environment_error
 
-        failure = environment_error(error)
+        failure = environment_error(error) if error.filename else _unwritable(error)
     except Exception as error:
         failure = _bug(error)
     return _fail(failure, given)
@@ -470,14 +470,18 @@ def _bug(error: Exception) -> KvpatchError:
 
 def _fail(failure: KvpatchError, given: list[str]) -> ExitCode:
     from .outcome import Report
+    from .place import options_in, report_for
 
     command = next((word for word in given if word in cli.commands), "kvpatch")
     report = Report(command, "", exit_code=failure.exit_code, errors=(failure,))
-    return _print(report, "--json" in given)
+    return _print(report_for(report, options_in(given)), "--json" in given)
 
 
 def _finish(report: Any, as_json: bool) -> None:
-    raise click.exceptions.Exit(int(_print(report, as_json)))
+    from .place import options, report_for
+
+    given = click.get_current_context().params
+    raise click.exceptions.Exit(int(_print(report_for(report, options(given)), as_json)))
 
 
 def _print(report: Any, as_json: bool) -> ExitCode:
@@ -489,13 +493,7 @@ def _print(report: Any, as_json: bool) -> ExitCode:
             elif report.text:
                 click.echo(report.text)
     except OSError as error:
-        _silence(sys.stdout)
-        failure = KvpatchError(
-            "output",
-            f"the output can't be written: {error.strerror}",
-            "the verb itself has ended; `kvpatch status` says what the host is in",
-            ExitCode.ENVIRONMENT,
-        )
+        failure = _unwritable(error)
         _print_errors((failure,))
         return failure.exit_code
     if not as_json:
@@ -510,6 +508,16 @@ def _reader_may_leave(stream: Any) -> Iterator[None]:
         yield
     except BrokenPipeError:
         _silence(stream)
+
+
+def _unwritable(error: OSError) -> KvpatchError:
+    _silence(sys.stdout)
+    return KvpatchError(
+        "output",
+        f"the output can't be written: {error.strerror}",
+        "the verb itself has ended; `kvpatch status` says what the host is in",
+        ExitCode.ENVIRONMENT,
+    )
 
 
 def _silence(stream: Any) -> None:

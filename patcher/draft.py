@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from .fsops import Disk, look, sha256
 from .journal import DistributionState, Entry, Journal, Step, check_path
@@ -256,6 +257,14 @@ def refuse(drafts: Sequence[Draft], *, force: bool) -> None:
 
 
 def _changed(paths: Sequence[str]) -> KvpatchError:
+    odd = [path for path in paths if not Path(path).is_file()]
+    if odd:
+        return KvpatchError(
+            "changed-since",
+            f"no plain file any more since kvpatch apply: {', '.join(odd)}",
+            "move it away and revert again, or reinstall the distribution",
+            ExitCode.REFUSED,
+        )
     return KvpatchError(
         "changed-since",
         f"changed by someone else since kvpatch apply: {', '.join(paths)}",

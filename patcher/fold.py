@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _MOST_NAMED = 8
 
+_LARGEST = 1_000_000
+"""Bytes of the largest text that is judged; the largest file a patch names has 0.2 MB."""
+
 MARK = b"# kvpatch KV"
 """What every file that kvpatch rewrote holds: each patch says in a comment what it inserted."""
 
@@ -153,6 +156,11 @@ def _plan_strange(
     tree: Tree, file: FilePlan, package: Package, items: Items, source: Source, options: Options
 ) -> tuple[FilePlan, Told]:
     """A file that is neither pristine nor ours: proof that it does the work, or a refusal."""
+    if len(file.content) > _LARGEST:
+        size = f"{len(file.content) / 1e6:.1f} MB"
+        reason = f"{size} is more than any release has there, so it is not read; {source.why}"
+        told = {m.id: TargetPlan(file.path, Outcome.CONFLICT, reason) for m, _ in items}
+        return replace(file, state="foreign"), told
     module = _parsed(file.content)
     judgements = _judge(module, package.release, items)
     why = f"{source.why}{_differing(file, package, items, source, options)}"

@@ -130,6 +130,10 @@ class Disk:
                 os.utime(descriptor, ns=(mtime, mtime))
             self._before("fsync", path)
             os.fsync(descriptor)
+        except OSError as error:
+            # What is done to a descriptor fails without the file's name.
+            error.filename = error.filename or str(path)
+            raise
         finally:
             os.close(descriptor)
 
@@ -308,7 +312,11 @@ def environment_error(error: OSError) -> KvpatchError:
         errno.EDQUOT: ("no-space", "the quota is used up", "make room, then run again"),
         errno.EROFS: ("read-only", "the file system is read-only", "mount it writable first"),
         errno.EACCES: ("no-permission", "permission is denied", "run as the owner of the files"),
-        errno.EPERM: ("no-permission", "it is not permitted", "run as the owner of the files"),
+        errno.EPERM: (
+            "no-permission",
+            "it is not permitted",
+            "run as the owner of the files, or lift what makes it read-only",
+        ),
     }.get(
         error.errno or 0,
         ("file-error", error.strerror or str(error), "see to that error, then run again"),

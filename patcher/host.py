@@ -73,7 +73,7 @@ class Host:
         """What became of every file that kvpatch wrote here, by the journals."""
         states = self.tree.distribution_states
         return tuple(
-            Standing(path, state, _basis(site.journal, path))
+            Standing(path, state, _basis(site.journal, path), (site.path / path).is_file())
             for site in self.sites.values()
             if site.journal is not None
             for path, state in staleness(site.journal, states).items()
@@ -94,6 +94,7 @@ class Standing:
     path: str
     state: str
     basis: str = "pristine"
+    plain: bool = True
 
     @property
     def ours(self) -> bool:
@@ -108,6 +109,8 @@ class Standing:
     @property
     def sentence(self) -> str:
         """What is the matter with it, to follow its path."""
+        if not self.plain and self.state in (CHANGED, STALE):
+            return "is no plain file any more: move it away, then revert, or reinstall"
         return _SENTENCES[self.state]
 
 
@@ -129,6 +132,8 @@ class View:
     plan: Plan
     running: tuple[Running, ...] = ()
     facts: Mapping[str, FileFacts] = field(default_factory=dict)
+    unwritable: str | None = None
+    """Why a journal can't be written, where somebody looked."""
 
 
 def open_host(where: Where, disk: Disk, *, needs: str | None = "vllm") -> Host:

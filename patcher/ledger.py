@@ -172,11 +172,14 @@ def parse(text: bytes, where: str) -> Journal:
     """
     try:
         data = json.loads(text)
+        if not isinstance(data, dict):
+            raise ValueError("it is not an object")
         schema = data["schema"]
         if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA:
             raise KvpatchError(
                 "journal-newer",
-                f"the journal in {where} was written by a newer kvpatch ({data.get('kvpatch')})",
+                f"the journal in {where} has schema {schema}, and this kvpatch knows {SCHEMA}: "
+                f"it was written by a newer kvpatch ({data.get('kvpatch')})",
                 "upgrade kvpatch, then run the command again",
                 ExitCode.REFUSED,
             )
@@ -186,7 +189,13 @@ def parse(text: bytes, where: str) -> Journal:
             "journal-hostile", f"the journal in {where} names {error}", _AGAIN, ExitCode.REFUSED
         ) from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        what = "it has not the shape of a journal"
+        if isinstance(error, KeyError):
+            what = f"it has no {error}"
+        elif isinstance(error, UnicodeDecodeError):
+            what = "it is not text"
+        elif isinstance(error, ValueError):
+            what = str(error)
         raise KvpatchError(
             "journal-damaged",
             f"the journal in {where} can't be read: {what}",

@@ -50,6 +50,8 @@ class Record:
             return cls(problem=f"there is no RECORD in {dist_info}")
         except OSError as error:
             return cls(problem=f"{dist_info / 'RECORD'} can't be read: {error.strerror}")
+        if b"," not in data or b"\0" in data:
+            return cls(problem=f"the RECORD in {dist_info} is not a list of files")
         text = data.decode("utf-8-sig", "surrogateescape")
         return cls.parse(text, sha256(data))
 

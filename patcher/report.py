@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from typing import Any
 
 from packaging.version import Version
 
+from . import place
 from .application import Reverted
 from .host import Standing, View, Where
 from .locate import FileFacts, LinkKind
@@ -121,7 +121,7 @@ def status_text(seen: View) -> str:
     lines = [environment_line(seen), ""]
     lines += [
         f"patched     {_patched_answer(seen.plan, standings)}{_hindrance(seen)}",
-        f"take back   {_back_answer(seen)}",
+        f"take back   {_back_answer(seen)}{_stuck(seen)}",
     ]
     if seen.host.interrupted:
         lines.append("interrupted a run stopped half way; the next apply or revert cleans up")
@@ -182,11 +182,36 @@ def _forks(plan: Plan) -> list[str]:
     return list(dict.fromkeys(name for name in found if name))
 
 
+def journal_lines(seen: View) -> list[str]:
+    """What has to be said where kvpatch's code is in place and its journal is not here."""
+    if seen.host.standings or not any(file.orphaned for file in seen.plan.files):
+        return []
+    return [
+        (
+            "the code is kvpatch's, and its journal is not here: it can't be taken back from here; "
+            "give the --state that apply was given"
+        )
+    ]
+
+
 def _hindrance(seen: View) -> str:
     """What keeps apply from what it would do, as far as it was seen without trying."""
     pending = [file.path for file in seen.plan.files if file.pending]
     fixed = [path for path in pending if (facts := seen.facts.get(path)) and not facts.writable]
-    return f", but {' and '.join(fixed)} can't be replaced" if fixed else ""
+    if fixed:
+        return f", but {' and '.join(fixed)} can't be replaced"
+    return f", but {seen.unwritable}" if seen.unwritable and pending else ""
+
+
+def _stuck(seen: View) -> str:
+    """What keeps revert from what it would do, as far as it was seen without trying."""
+    if not revertible(seen.host.standings):
+        return ""
+    ours = [item.path for item in seen.host.standings if item.ours]
+    fixed = [path for path in ours if (facts := seen.facts.get(path)) and not facts.writable]
+    if fixed:
+        return f", but not now: {fixed[0]} can't be replaced"
+    return f", but not now: {seen.unwritable}" if seen.unwritable else ""
 
 
 def _back_answer(seen: View) -> str:
@@ -215,9 +240,8 @@ def _back_answer(seen: View) -> str:
 
 def command(where: Where, verb: str) -> str:
     """The command line of a verb for the place that was given."""
-    options = {"--python": where.python, "--site": where.site, "--state": where.state}
-    given = [part for name, path in options.items() if path for part in (name, str(path))]
-    return shlex.join(["kvpatch", verb, *given])
+    given = {"python": where.python, "site": where.site, "state": where.state}
+    return place.command(verb, place.options(given))
 
 
 def _file_rows(seen: View) -> list[tuple[str, ...]]:

@@ -164,12 +164,16 @@ def _records(folder: str, name: str) -> bool:
     return b"\n" + path + b"," in data or b'\n"' + path + b'",' in data
 
 
+def _records_anything(folder: str) -> bool:
+    """Whether RECORD can be read and lists the metadata folder that it lies in."""
+    own = os.path.basename(folder) + "/"
+    return own.encode("utf-8", "surrogateescape") in _read(os.path.join(folder, "RECORD"))
+
+
 def _unproved_owners(name: str, site: str) -> list[str]:
-    """Metadata folders without RECORD: by top_level.txt, then by name alone."""
+    """Metadata folders whose RECORD says nothing: by top_level.txt, then by name alone."""
     named, others = _metadata_folders(site, name)
-    silent = [
-        folder for folder in [*named, *others] if not os.path.exists(os.path.join(folder, "RECORD"))
-    ]
+    silent = [folder for folder in [*named, *others] if not _records_anything(folder)]
     claims = [folder for folder in silent if _top_level(folder, name)]
     return claims or [
         folder

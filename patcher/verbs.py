@@ -18,6 +18,7 @@ from .plan import FilePlan
 from .report import (
     command,
     environment_line,
+    journal_lines,
     patch_details,
     patches_text,
     plan_data,
@@ -35,7 +36,12 @@ def status(where: Where, choice: Choice, disk: Disk) -> Report:
     brief = replace(choice, options=replace(choice.options, brief=True))
     with _looking():
         seen = hosts.with_facts(hosts.view(hosts.open_host(where, disk), brief))
-        seen = replace(seen, running=application.running_in(seen.host))
+        stores = [site.store for site in seen.host.sites.values()]
+        seen = replace(
+            seen,
+            running=application.running_in(seen.host),
+            unwritable=application.why_no_journal(stores),
+        )
         return Report("status", status_text(seen), plan_data(seen))
 
 
@@ -73,6 +79,7 @@ def apply(
         lines.append("nothing was written: this was a dry run, and apply would go through")
     else:
         lines.append("everything was in place already; nothing was written")
+        lines += journal_lines(done.view)
     data = {**plan_data(done.view), **compat, "written": done.written, "dry_run": dry_run}
     return Report("apply", "\n".join(lines), data)
 
@@ -114,7 +121,7 @@ def verify(where: Where, choice: Choice, disk: Disk) -> Report:
         errors.append(_interrupted())
     text = "\n".join([environment_line(seen), "", patches_text(seen.plan)])
     if not errors:
-        text += "\n\neverything is in place"
+        text += "\n".join(["\n\neverything is in place", *journal_lines(seen)])
     return Report("verify", text, data, ExitCode.NO if errors else ExitCode.DONE, tuple(errors))
 
 

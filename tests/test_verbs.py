@@ -280,7 +280,7 @@ def test_status_answers_first_whether_patched_and_whether_it_can_be_taken_back(
     def status() -> dict[str, str]:
         return answers(kvpatch("status", "--site", site.path))
 
-    assert status()["patched"] == "no; `kvpatch apply` would put in KV001"
+    assert status()["patched"] == f"no; `kvpatch apply --site {site.path}` would put in KV001"
     assert status()["take back"] == "nothing to take back"
     on(site, "apply")
     assert status()["patched"] == "yes, with KV001"
