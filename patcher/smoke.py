@@ -239,6 +239,7 @@ def _measure(
         given = connector if connected else None
         return {
             "engine": wanted.engine(model, tiny=tiny, cpu=cpu, connector=given),
+            "cpu": cpu,
             "harness": cpu and connected,
             "separator": settings.separator,
             "least": settings.least,

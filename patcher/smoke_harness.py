@@ -13,9 +13,10 @@ import contextlib
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from smoke_cuda import cpu_for_cuda, idle_streams, rotate_keys
 from smoke_imports import after_import
 from smoke_sdpa import SdpaBackend
 
@@ -25,6 +26,9 @@ STAND_INS = {
     "operations on the layout that vLLM's own cache kernel was seen to write",
     "device": "the check that blending runs on cuda or xpu alone, and the choice of connector",
     "cufile": "cuFile, by pread and pwrite on ordinary files: nothing went through GDS",
+    "devices": "the devices that LMCache names cuda, by the CPU",
+    "rope": "LMCache's kernel that moves keys to other positions, by torch operations, and "
+    "the table of its rope, which LMCache's own trial of it rounds to bfloat16",
     "streams": "torch.cuda's streams, by ones that do nothing",
 }
 _DIGIT = 128
@@ -67,6 +71,7 @@ class Harness:
             HarnessError: nothing is there to hold on to.
         """
         self._watch_cache_writes()
+        after_import("lmcache.v1.compute.attention", self._on_attention)
         after_import("lmcache.v1.gpu_connector", self._on_gpu_connector)
         after_import("lmcache.v1.compute.models.base", self._on_base_model)
         after_import("lmcache.v1.gpu_connector.gpu_connectors", self._on_gpu_connectors)
@@ -78,21 +83,30 @@ class Harness:
     # -- what vLLM writes into its KV cache
 
     def _watch_cache_writes(self) -> None:
-        ops = importlib.import_module("vllm._custom_ops")
-        name = "cpu_attn_reshape_and_cache"
-        original = getattr(ops, name, None)
-        if original is None:
-            raise self.fail("kv-layout", f"vllm._custom_ops has no {name}")
+        owner, name = self._writer()
+        original = getattr(owner, name)
         signature = inspect.signature(original)
 
         def watched(*args: Any, **kwargs: Any) -> Any:
-            call = signature.bind(*args, **kwargs)
-            given = call.arguments
+            given = dict(signature.bind(*args, **kwargs).arguments)
             self.views[given["key_cache"].data_ptr()] = (given["key_cache"], given["value_cache"])
-            self.last_write = (original, dict(given))
+            rest = given.pop("args", ())
+            self.last_write = (lambda **more: original(*more.values(), *rest), given)
             return original(*args, **kwargs)
 
-        setattr(ops, name, watched)
+        setattr(owner, name, staticmethod(watched) if inspect.isclass(owner) else watched)
+
+    def _writer(self) -> tuple[Any, str]:
+        """Where vLLM's attention for CPUs looks up what writes keys and values, and its name."""
+        ops = importlib.import_module("vllm._custom_ops")
+        if hasattr(ops, "cpu_attn_reshape_and_cache"):
+            return ops, "cpu_attn_reshape_and_cache"
+        with contextlib.suppress(ImportError):
+            attention = importlib.import_module("vllm.v1.attention.backends.cpu_attn")
+            choose = getattr(attention, "_get_paged_attn_impl", None)
+            if choose is not None and hasattr(choose(), "write_to_paged_cache"):
+                return choose(), "write_to_paged_cache"
+        raise self.fail("kv-layout", "nothing known writes into vLLM's KV cache on a CPU")
 
     def _order(self) -> tuple[Any, Any]:
         """For keys and values: where in a block's memory the kernel puts ``[token, head, dim]``."""
@@ -189,23 +203,48 @@ class Harness:
     # -- LMCache
 
     def _on_lmcache(self, lmcache: Any) -> None:
-        ops = getattr(lmcache, "device_ops", None)
-        if ops is None or not hasattr(ops, "single_layer_kv_transfer"):
-            raise self.fail("transfer", "lmcache.device_ops.single_layer_kv_transfer isn't there")
-        ops.single_layer_kv_transfer = self.transfer
-        self._stub_streams()
-
-    def _stub_streams(self) -> None:
-        import torch
-
         self.used.add("streams")
-        torch.cuda.Stream = _Idle
-        torch.cuda.Event = _Idle
-        torch.cuda.stream = lambda _stream=None: contextlib.nullcontext()
-        torch.cuda.current_stream = lambda *_a, **_k: _Idle()
-        torch.cuda.synchronize = lambda *_a, **_k: None
+        idle_streams()
+        ops = getattr(lmcache, "device_ops", None)
+        if ops is None:
+            # Before device_ops, each module that needs kernels imports them by itself.
+            after_import("lmcache.v1.compute.positional_encoding", self._on_rope)
+        elif hasattr(ops, "single_layer_kv_transfer"):
+            ops.single_layer_kv_transfer = self.transfer
+        else:
+            raise self.fail("transfer", "lmcache.device_ops.single_layer_kv_transfer isn't there")
+
+    def _on_rope(self, module: Any) -> None:
+        self.used.add("rope")
+        module.lmc_ops = SimpleNamespace(rotary_embedding_k_fused=rotate_keys)
+        trial = getattr(module, "validate_reverse_correctness", None)
+        if trial is None:
+            return
+
+        def restored(rope: Any, *args: Any, **kwargs: Any) -> Any:
+            table = rope.cos_sin_cache
+            try:
+                return trial(rope, *args, **kwargs)
+            finally:
+                # vLLM's own layers have this rope too, and the trial rounds it to bfloat16.
+                rope.cos_sin_cache = table
+
+        module.validate_reverse_correctness = restored
+
+    def _on_attention(self, package: Any) -> None:
+        """Where LMCache imports FlashAttention whatever is used, its choice can't be imported."""
+        name = f"{package.__name__}.utils"
+        try:
+            importlib.import_module(name)
+        except (ImportError, AttributeError):
+            module = ModuleType(name)
+            vars(module)["infer_attn_backend_from_vllm"] = None
+            sys.modules[name] = module
 
     def _on_gpu_connector(self, module: Any) -> None:
+        if hasattr(module, "VLLMBufferLayerwiseGPUConnector") and not hasattr(module, "__path__"):
+            self._on_old_gpu_connector(module)
+            return
         create = getattr(module, "CreateGPUConnector", None)
         if create is None or not hasattr(module, "torch_device_type"):
             raise self.fail("device", "lmcache.v1.gpu_connector.CreateGPUConnector isn't there")
@@ -227,6 +266,19 @@ class Harness:
         manager = sys.modules.get("lmcache.v1.manager")
         if manager is not None and getattr(manager, "CreateGPUConnector", None) is create:
             vars(manager)["CreateGPUConnector"] = as_on_cuda
+
+    def _on_old_gpu_connector(self, module: Any) -> None:
+        """One module with all connectors: its kernels are a name in it, its devices are named."""
+        self.used.add("devices")
+        cpu_for_cuda()
+
+        def transfer(
+            buffer: Any, cache: Any, slots: Any, out: bool, token_major: bool, *_rest: Any
+        ) -> None:
+            direction = 1 - _to_engine() if out else _to_engine()
+            self.transfer(buffer, cache, slots, direction, token_major=token_major)
+
+        module.lmc_ops = SimpleNamespace(single_layer_kv_transfer=transfer)
 
     def _on_gpu_connectors(self, module: Any) -> None:
         """The check of the KV shape belongs to the transfer that is stood in for."""
@@ -263,22 +315,6 @@ class Harness:
 
         smoke_cufile.install()
         self.used.add("cufile")
-
-
-class _Idle:
-    """Instead of a stream or an event: nothing runs beside the CPU, so there's nothing to await."""
-
-    cuda_stream = 0
-
-    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
-        pass
-
-    def __getattr__(self, _name: str) -> Callable[..., None]:
-        return lambda *_args, **_kwargs: None
-
-    def query(self) -> bool:
-        """All is done."""
-        return True
 
 
 def _to_engine() -> int:
