@@ -21,7 +21,7 @@ from .outcome import ExitCode, KvpatchError, Report
 from .schema_source import read_schema
 from .smoke_bench import Bench
 from .smoke_checks import judge
-from .smoke_gpu import on_a_gpu
+from .smoke_gpu import on_a_gpu, takes_graphs
 from .smoke_measure import Measured, Start
 from .smoke_report import report, unable
 from .smoke_witness import FAULTS
@@ -238,7 +238,14 @@ def _measure(
     def order(connected: bool, steps: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         given = connector if connected else None
         return {
-            "engine": wanted.engine(model, tiny=tiny, cpu=cpu, connector=given),
+            "engine": wanted.engine(
+                model,
+                tiny=tiny,
+                cpu=cpu,
+                # Without cache, rounding is put in by hooks, which no graph runs.
+                eager=cpu or not connected or not takes_graphs(pair.vllm),
+                connector=given,
+            ),
             "cpu": cpu,
             "harness": cpu and connected,
             "separator": settings.separator,

@@ -52,8 +52,9 @@ def cpu_for_cuda() -> None:
     torch.Tensor.to = _redirected(torch.Tensor.to)
     # Not by a mode: inside an operator that is Python itself, modes are off.
     for constructor in _device._device_constructors():
-        if getattr(torch, constructor.__name__, None) is constructor:
-            setattr(torch, constructor.__name__, _redirected(constructor))
+        name = str(getattr(constructor, "__name__", ""))
+        if getattr(torch, name, None) is constructor:
+            setattr(torch, name, _redirected(constructor))
 
 
 def _redirected(function: Any) -> Any:
@@ -75,9 +76,7 @@ def _on_cpu(value: Any) -> Any:
     return value
 
 
-def rotate_keys(
-    old: Any, new: Any, key: Any, head_size: int, cos_sin: Any, neox: bool
-) -> None:
+def rotate_keys(old: Any, new: Any, key: Any, head_size: int, cos_sin: Any, neox: bool) -> None:
     """Move keys from their old positions to their new ones, in place.
 
     Args:

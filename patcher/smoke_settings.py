@@ -107,15 +107,20 @@ def _bad_config(path: Path, why: str) -> KvpatchError:
     )
 
 
-def engine(model: str, *, tiny: bool, cpu: bool, connector: Mapping[str, Any] | None) -> Any:
-    """vLLM's arguments, in which no start differs but by its connector."""
+def engine(
+    model: str, *, tiny: bool, cpu: bool, eager: bool, connector: Mapping[str, Any] | None
+) -> Any:
+    """vLLM's arguments, in which no start differs but by its connector and ``eager``.
+
+    Where not ``eager``, the release takes the graphs that it takes for anybody with that connector.
+    """
     arguments: dict[str, Any] = {
         "model": model,
         "max_num_seqs": 4,
         "enable_prefix_caching": False,
         "disable_hybrid_kv_cache_manager": True,
         "max_logprobs": -1,
-        "enforce_eager": True,
+        "enforce_eager": eager,
     }
     if tiny:
         arguments |= _TINY

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 from targets import run_in_target
 
 # A kernel that packs a block as it likes, which the harness may only learn by probing.
@@ -98,7 +97,83 @@ def test_a_cache_that_vllm_never_wrote_to_is_not_guessed_at() -> None:
     assert "never wrote" in run_in_target(UNKNOWN)
 
 
-@pytest.mark.parametrize("name", ["wait_stream", "record", "synchronize"])
-def test_a_stream_that_does_nothing_answers_to_everything(name: str) -> None:
-    code = f"import json\nfrom smoke_harness import _Idle\nprint(json.dumps(_Idle().{name}(1)))"
-    assert run_in_target(code) is None
+OLDER = (
+    HEAD
+    + """
+import sys, types
+
+class Paged:
+    @staticmethod
+    def write_to_paged_cache(key, value, key_cache, value_cache, slot_mapping, kind, *args):
+        assert (kind, args) == ("auto", ("k", "v"))
+        kernel(key, value, key_cache, value_cache, slot_mapping, "odd")
+
+def module(name, **names):
+    made = sys.modules[name] = types.ModuleType(name)
+    vars(made).update(names, __path__=[])
+
+for name in ("vllm", "vllm.v1", "vllm.v1.attention", "vllm.v1.attention.backends"):
+    module(name)
+module("vllm._custom_ops")
+module("vllm.v1.attention.backends.cpu_attn", _get_paged_attn_impl=lambda: Paged)
+harness = Harness()
+harness._watch_cache_writes()
+whole, key_cache, value_cache = layer(torch.float32)
+key = torch.randn(6, HEADS, SIZE)
+slots = torch.tensor([0, 1, 5, 6, 9, 11])
+Paged.write_to_paged_cache(key, key + 1, key_cache, value_cache, slots, "auto", "k", "v")
+connector = types.ModuleType("lmcache.v1.gpu_connector")
+connector.VLLMBufferLayerwiseGPUConnector = object
+harness._on_gpu_connector(connector)
+read = torch.empty(6, 2, HEADS * SIZE, device="cuda:0")
+connector.lmc_ops.single_layer_kv_transfer(read, whole, slots, True, True, False)
+before = whole.clone()
+whole.zero_()
+planes = read.transpose(0, 1).contiguous()
+connector.lmc_ops.single_layer_kv_transfer(planes, whole, slots, False, False, True)
+print(json.dumps([bool((read[:, 0] == key.view(6, -1)).all()),
+                  bool((read[:, 1] == key.view(6, -1) + 1).all()),
+                  bool((whole == before).all()), str(read.device), torch.cuda.device_count()]))
+"""
+)
+NOTHING = (
+    HEAD
+    + """
+import sys, types
+for name in ("vllm", "vllm._custom_ops"):
+    sys.modules[name] = types.ModuleType(name)
+try:
+    Harness().install()
+except HarnessError as error:
+    print(json.dumps([error.step, error.why]))
+"""
+)
+ROUNDED = """
+import json, types
+from types import SimpleNamespace as Names
+from smoke_harness import Harness
+
+def trial(rope, *rest):
+    rope.cos_sin_cache = "rounded"
+    return rest
+
+module = types.ModuleType("lmcache.v1.compute.positional_encoding")
+module.validate_reverse_correctness = trial
+Harness()._on_rope(module)
+rope = Names(cos_sin_cache="table")
+print(json.dumps([module.validate_reverse_correctness(rope, 1), rope.cos_sin_cache]))
+"""
+
+
+def test_before_device_ops_the_kernels_of_each_module_are_stood_in_for() -> None:
+    assert run_in_target(OLDER) == [True, True, True, "cpu", 1]
+
+
+def test_a_vllm_whose_writer_is_unknown_is_not_carried() -> None:
+    step, why = run_in_target(NOTHING)
+    assert step == "kv-layout"
+    assert "nothing known writes" in why
+
+
+def test_the_trial_of_a_rope_leaves_vllms_table_as_it_was() -> None:
+    assert run_in_target(ROUNDED) == [[1], "table"]
