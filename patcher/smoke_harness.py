@@ -24,6 +24,7 @@ STAND_INS = {
     "attention": "A: LMCache's attention for the blender (FlashAttention) by torch's SDPA",
     "transfer": "K: LMCache's single_layer_kv_transfer and its check of the KV shape, by torch "
     "operations on the layout that vLLM's own cache kernel was seen to write",
+    "packed": "K: the KV cache's layout of a GPU; what kvpatch put in ran on copies in that layout",
     "device": "the check that blending runs on cuda or xpu alone, and the choice of connector",
     "cufile": "cuFile, by pread and pwrite on ordinary files: nothing went through GDS",
     "devices": "the devices that LMCache names cuda, by the CPU",
@@ -164,23 +165,32 @@ class Harness:
         return order.view(tokens, heads * size)
 
     def transfer(
-        self, buffer: Any, cache: Any, slots: Any, direction: Any, *args: Any, **kwargs: Any
+        self,
+        buffer: Any,
+        cache: Any,
+        slots: Any,
+        direction: Any,
+        _layout: Any = None,
+        token_major: bool = False,
     ) -> None:
         """Instead of LMCache's ``single_layer_kv_transfer``; the same arguments.
 
         ``buffer`` is ``[2, tokens, kv_heads * head_size]``, or ``[tokens, 2, ...]`` where
         ``token_major``.
         """
+        self.used.add("transfer")
+        self._move(buffer, cache, slots, int(direction) == _to_engine(), token_major)
+
+    def _move(
+        self, buffer: Any, cache: Any, slots: Any, to_engine: bool, token_major: bool
+    ) -> None:
+        """Between a buffer and a layer's cache, by where vLLM's kernel puts things."""
         import torch
 
-        self.used.add("transfer")
         self.kv_shape = list(cache.shape)
         views = self.views.get(cache.data_ptr())
         if views is None:
             raise self.fail("kv-layout", "LMCache names a KV cache that vLLM never wrote to")
-        token_major = kwargs.get(
-            "token_major", bool(args and isinstance(args[-1], bool) and args[-1])
-        )
         slots = slots.to(torch.int64)
         valid = torch.nonzero(slots >= 0).flatten()
         slots = slots[valid]
@@ -195,7 +205,7 @@ class Harness:
             )
             at = first[:, None] + offsets[where]
             half = buffer[:, plane] if token_major else buffer[plane]
-            if int(direction) == _to_engine():
+            if to_engine:
                 flat[at] = half[valid].to(flat.dtype)
             else:
                 half[valid] = flat[at].to(half.dtype)
@@ -285,6 +295,48 @@ class Harness:
         for name in vars(module).copy():
             if name.startswith("assert_is_vllm_"):
                 setattr(module, name, lambda *_args, **_kwargs: None)
+        patched = getattr(module, "_kvpatch_layer_transfer", None)
+        if patched is not None:
+            module._kvpatch_layer_transfer = lambda kernel: self._on_copies(patched(kernel))
+
+    def _on_copies(self, move: Any) -> Any:
+        """What kvpatch put in for letter K, on copies of blocks in the layout that a GPU has."""
+        import torch
+
+        def transfer(
+            tokens: Any,
+            cache: Any,
+            slots: Any,
+            direction: Any,
+            layout: Any,
+            token_major: bool = False,
+        ) -> None:
+            self.used.add("packed")
+            heads, size = self._heads()
+            length = self._order()[0].shape[0]
+            slots = slots.to(torch.int64)
+            kept = slots >= 0
+            blocks, place = torch.unique(slots[kept] // length, return_inverse=True)
+            near = slots.clone()
+            near[kept] = place * length + slots[kept] % length
+            every = (blocks[:, None] * length + torch.arange(length)).flatten()
+            plain = torch.empty(2, every.numel(), heads * size, dtype=cache.dtype)
+            self._move(plain, cache, every, False, False)
+            split = plain.view(2, blocks.numel(), length, heads, size)
+            packed = split.permute(1, 3, 2, 0, 4).reshape(-1, heads, length, 2 * size)
+            move(tokens, packed, near, direction, layout, token_major=token_major)
+            if int(direction) == _to_engine():
+                split = packed.view(-1, heads, length, 2, size).permute(3, 0, 2, 1, 4)
+                self._move(split.reshape(plain.shape), cache, every, True, False)
+
+        return transfer
+
+    def _heads(self) -> tuple[int, int]:
+        """KV heads and their size, as vLLM's kernel was given them."""
+        if self.last_write is None:
+            raise self.fail("kv-layout", "vLLM has not written into its KV cache yet")
+        heads, size = self.last_write[1]["key"].shape[-2:]
+        return heads, size
 
     def _on_base_model(self, module: Any) -> None:
         if not hasattr(module, "infer_attn_backend_from_vllm"):
