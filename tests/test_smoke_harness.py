@@ -177,3 +177,55 @@ def test_a_vllm_whose_writer_is_unknown_is_not_carried() -> None:
 
 def test_the_trial_of_a_rope_leaves_vllms_table_as_it_was() -> None:
     assert run_in_target(ROUNDED) == [[1], "table"]
+
+
+PACKED = (
+    HEAD
+    + """
+import types
+from types import SimpleNamespace as Names
+
+def stock(kernel):
+    def move(tokens, cache, slots, direction, layout, token_major=False):
+        # As kvpatch does it on a GPU: keys and values of a head side by side.
+        seen.append([list(cache.shape), layout])
+        for row, slot in enumerate(slots.tolist()):
+            if slot < 0:
+                continue
+            place = cache[slot // TOKENS, :, slot % TOKENS].unflatten(-1, (2, SIZE)).transpose(0, 1)
+            if direction == 0:
+                place.copy_(tokens[:, row].view(2, HEADS, SIZE))
+            else:
+                tokens[:, row] = place.reshape(2, HEADS * SIZE)
+    return move
+
+seen = []
+harness = Harness()
+whole, key, value, slots = wrote(harness, torch.float32)
+module = Names(_kvpatch_layer_transfer=stock)
+harness._on_gpu_connectors(module)
+move = module._kvpatch_layer_transfer("kernel")
+read = torch.empty(2, 6, HEADS * SIZE)
+move(read, whole, slots, 1, "layout")
+found = [bool((read[0] == key.view(6, -1)).all() and (read[1] == value.view(6, -1)).all())]
+before = whole.clone()
+skipping = slots.clone()
+skipping[2] = -1
+read += 1
+move(read, whole, skipping, 0, "layout")
+plain = torch.empty(2, 6, HEADS * SIZE)
+harness._move(plain, whole, slots, False, False)
+found.append(bool((plain[:, [0, 1, 3, 4, 5]] == read[:, [0, 1, 3, 4, 5]]).all()))
+found.append(bool((plain[0, 2] == key[2].view(-1)).all()))
+found += [seen[0], harness.named()]
+print(json.dumps(found))
+"""
+)
+
+
+def test_what_kvpatch_moves_packed_layers_with_is_run_on_copies_in_a_gpus_layout() -> None:
+    *right, seen, stood_in = run_in_target(PACKED)
+    assert right == [True, True, True]
+    # Slots 0 to 11 are in all three blocks of the stand-in.
+    assert seen == [[3, 2, 4, 16], "layout"]
+    assert [one[:2] for one in stood_in] == ["K:"]
