@@ -25,6 +25,7 @@ CODE = (
     "smoke_cufile.py",
     "smoke_harness.py",
     "smoke_imports.py",
+    "smoke_layout.py",
     "smoke_model.py",
     "smoke_originals.py",
     "smoke_platform.py",

@@ -130,7 +130,7 @@ def work(run: Run) -> None:
     if run.harness is not None:
         names = [smoke_platform.STAND_IN] if named else []
         run.result["stand_ins"] = run.harness.named() + names
-        run.result["engine"]["kv_shape"] = run.harness.kv_shape
+        run.result["engine"]["kv_shape"] = run.harness.layout.shape
     if order.get("originals"):
         again(run, prompts)
 
