@@ -275,6 +275,8 @@ def _measure(
     blend = wanted.blend_steps(settings.ratio, choice.ratios or wanted.SWEEP)
     if settings.gds:
         store = bench.start("store", order(True, wanted.store_steps()), blending)
+        # The layout of vLLM's cache is learnt from what vLLM writes, before anything is loaded.
+        blend = (wanted.first_steps() if cpu else []) + blend
     else:
         blend = wanted.store_steps() + blend
     blended = bench.start("blend", order(True, blend), blending)

@@ -143,6 +143,11 @@ def store_steps() -> list[dict[str, Any]]:
     return [{"prompt": "store", "store": True}]
 
 
+def first_steps() -> list[dict[str, Any]]:
+    """What lets vLLM write into its cache, and is too short to be looked up."""
+    return [{"prompt": "one-token"}]
+
+
 def blend_steps(ratio: float, ratios: Sequence[float]) -> list[dict[str, Any]]:
     """What the blending engine is asked once the chunks are stored."""
     steps: list[dict[str, Any]] = [{"prompt": "twice", "fill": True, "ratio": ratio}]

@@ -90,6 +90,8 @@ def test_with_gds_chunks_are_stored_by_another_process_than_blends_them(
     assert list(engines.orders) == ["reference", "store", "blend", "layerwise"]
     assert [one["prompt"] for one in engines.orders["store"]["steps"]] == ["store"]
     assert not any(one.get("store") for one in engines.orders["blend"]["steps"])
+    # What is loaded into vLLM's cache on a CPU can only be placed once vLLM wrote there itself.
+    assert engines.orders["blend"]["steps"][0] == {"prompt": "one-token"}
     # Never the user's own store.
     assert "/in/use" not in str(engines.configs) + str(engines.orders)
 
