@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 
 def idle_streams() -> None:
     """Streams, events and waiting for them do nothing from here on."""
-    import torch
+    torch: Any = importlib.import_module("torch")
 
     torch.cuda.Stream = Idle
     torch.cuda.Event = Idle
@@ -42,8 +43,8 @@ class Idle:
 
 def cpu_for_cuda() -> None:
     """What asks for a CUDA device gets the CPU; there seems to be one such device."""
-    import torch
-    from torch.utils import _device
+    torch: Any = importlib.import_module("torch")
+    device: Any = importlib.import_module("torch.utils._device")
 
     torch.cuda.device_count = lambda: 1
     torch.cuda.set_device = lambda *_a, **_k: None
@@ -51,7 +52,7 @@ def cpu_for_cuda() -> None:
     torch.Tensor.cuda = lambda tensor, *_a, **_k: tensor
     torch.Tensor.to = _redirected(torch.Tensor.to)
     # Not by a mode: inside an operator that is Python itself, modes are off.
-    for constructor in _device._device_constructors():
+    for constructor in device._device_constructors():
         name = str(getattr(constructor, "__name__", ""))
         if getattr(torch, name, None) is constructor:
             setattr(torch, name, _redirected(constructor))
