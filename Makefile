@@ -4,7 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := setup.cfg pyproject.toml README.md $(wildcard patcher/* patches/* profiles/*)
 
-.PHONY: install lint test test-all try benchmarks generate clean
+# smoke-old takes minutes and 4 GB; run it nightly.
+.PHONY: install lint test test-all try smoke-old benchmarks generate clean
 
 install: $(VENV)/.installed
 
@@ -30,6 +31,9 @@ test-all: install
 
 try: install
 	$(BIN)/kvpatch try
+
+smoke-old: install
+	$(BIN)/python .ci/smoke_old.py
 
 benchmarks: install
 	$(BIN)/python benchmarks/speed.py

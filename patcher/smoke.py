@@ -21,7 +21,7 @@ from .outcome import ExitCode, KvpatchError, Report
 from .schema_source import read_schema
 from .smoke_bench import Bench
 from .smoke_checks import judge
-from .smoke_gpu import on_a_gpu
+from .smoke_gpu import on_a_gpu, takes_graphs
 from .smoke_measure import Measured, Start
 from .smoke_report import report, unable
 from .smoke_witness import FAULTS
@@ -238,7 +238,15 @@ def _measure(
     def order(connected: bool, steps: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         given = connector if connected else None
         return {
-            "engine": wanted.engine(model, tiny=tiny, cpu=cpu, connector=given),
+            "engine": wanted.engine(
+                model,
+                tiny=tiny,
+                cpu=cpu,
+                # Without cache, rounding is put in by hooks, which no graph runs.
+                eager=cpu or not connected or not takes_graphs(pair.vllm),
+                connector=given,
+            ),
+            "cpu": cpu,
             "harness": cpu and connected,
             "separator": settings.separator,
             "least": settings.least,
@@ -267,6 +275,8 @@ def _measure(
     blend = wanted.blend_steps(settings.ratio, choice.ratios or wanted.SWEEP)
     if settings.gds:
         store = bench.start("store", order(True, wanted.store_steps()), blending)
+        # The layout of vLLM's cache is learnt from what vLLM writes, before anything is loaded.
+        blend = (wanted.first_steps() if cpu else []) + blend
     else:
         blend = wanted.store_steps() + blend
     blended = bench.start("blend", order(True, blend), blending)

@@ -17,14 +17,18 @@ from typing import Any
 from .bounded import run
 from .interpreters import clean_environment
 from .smoke_measure import Answer, Start
+from .trial import scratch
 
 CODE = (
     "smoke_child.py",
+    "smoke_cuda.py",
     "smoke_cufile.py",
     "smoke_harness.py",
     "smoke_imports.py",
+    "smoke_layout.py",
     "smoke_model.py",
     "smoke_originals.py",
+    "smoke_platform.py",
     "smoke_prompts.py",
     "smoke_sdpa.py",
     "smoke_witness.py",
@@ -59,13 +63,14 @@ class Bench:
         self.say(f"starting an engine: {role}")
         out, path = self.folder / f"{role}.json", self.folder / f"{role}.order"
         path.write_text(json.dumps({**order, "role": role, "out": str(out)}), encoding="utf-8")
-        ended = run(
-            [self.python, self.folder / "code" / CODE[0], path],
-            limit=max(self.deadline - time.monotonic(), LEAST_S),
-            env=self.variables(config),
-            cwd=self.folder,
-            tick=lambda seconds: self.say(f"  {role}: {seconds:.0f} s"),
-        )
+        with scratch() as sockets:
+            ended = run(
+                [self.python, self.folder / "code" / CODE[0], path],
+                limit=max(self.deadline - time.monotonic(), LEAST_S),
+                env={**self.variables(config), "VLLM_RPC_BASE_PATH": str(sockets)},
+                cwd=self.folder,
+                tick=lambda seconds: self.say(f"  {role}: {seconds:.0f} s"),
+            )
         (self.folder / f"{role}.log").write_text(ended.output, encoding="utf-8")
         return Start(
             role, ended.code, ended.seconds, _result(out), _answers(out), ended.output[-20000:]

@@ -95,6 +95,7 @@ def work(run: Run) -> None:
     run.stage("import")
     import smoke_harness
     import smoke_imports
+    import smoke_platform
     import smoke_prompts
     import smoke_witness
     from transformers import AutoTokenizer
@@ -107,8 +108,11 @@ def work(run: Run) -> None:
         for name, one in prompts.items()
     }
     run.stage("vllm")
+    named = order["cpu"] and smoke_platform.settle(run.out.with_suffix(".names"))
     import vllm  # noqa: F401
 
+    if order["cpu"]:
+        smoke_platform.variables(os.environ)
     if order["harness"]:
         run.harness = smoke_harness.Harness(gds=order["gds"])
         run.harness.install()
@@ -124,8 +128,9 @@ def work(run: Run) -> None:
     if order["role"] != "reference" and order["gds"]:
         settle(order["gds_path"])
     if run.harness is not None:
-        run.result["stand_ins"] = run.harness.named()
-        run.result["engine"]["kv_shape"] = run.harness.kv_shape
+        names = [smoke_platform.STAND_IN] if named else []
+        run.result["stand_ins"] = run.harness.named() + names
+        run.result["engine"]["kv_shape"] = run.harness.layout.shape
     if order.get("originals"):
         again(run, prompts)
 
@@ -142,8 +147,6 @@ def start(run: Run, wanted: dict[str, Any], stage: str = "start") -> None:
     known = {field.name for field in fields(EngineArgs)}
     given = {name: value for name, value in wanted.items() if name in known}
     run.result["unknown_arguments"] = sorted(set(wanted) - set(given))
-    if "kv_cache_memory_bytes" not in known:
-        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     if "kv_transfer_config" in given:
         given["kv_transfer_config"] = KVTransferConfig(**given["kv_transfer_config"])
     run.engine = LLM(**given)

@@ -25,6 +25,11 @@ _SECOND_RUNNER_FOR_ALL = Version("0.29.0")
 _PIECEWISE = Version("0.17.0")
 
 
+def takes_graphs(vllm: Version) -> bool:
+    """Whether blending goes with graphs: from 0.17 on, a bare ``use_layerwise`` makes them fit."""
+    return Version(vllm.base_version) >= _PIECEWISE
+
+
 def on_a_gpu(vllm: Version, arch: str | None) -> Mapping[str, str]:
     """The same facts that a smoke reports of its engine, for that release on an NVIDIA GPU.
 
@@ -34,7 +39,7 @@ def on_a_gpu(vllm: Version, arch: str | None) -> Mapping[str, str]:
     second = _SECOND_RUNNER.get(arch or "", _SECOND_RUNNER_FOR_ALL)
     return {
         "runner": "Model Runner V2" if base >= second else "GPUModelRunner (V1)",
-        "graph_mode": "PIECEWISE" if base >= _PIECEWISE else "NONE (run with --enforce-eager)",
+        "graph_mode": "PIECEWISE" if takes_graphs(vllm) else "NONE (run with --enforce-eager)",
         "attention": "FlashAttentionImpl",
         "kv_shape": next(shape for since, shape in _SHAPES if base >= since),
         "executor": "a process of its own for each worker",

@@ -9,34 +9,29 @@ newer, nothing of kvpatch.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from smoke_cuda import cpu_for_cuda, idle_streams, rotate_keys
 from smoke_imports import after_import
+from smoke_layout import HarnessError, KvLayout
 from smoke_sdpa import SdpaBackend
 
 STAND_INS = {
     "attention": "A: LMCache's attention for the blender (FlashAttention) by torch's SDPA",
     "transfer": "K: LMCache's single_layer_kv_transfer and its check of the KV shape, by torch "
     "operations on the layout that vLLM's own cache kernel was seen to write",
+    "packed": "K: the KV cache's layout of a GPU; what kvpatch put in ran on copies in that layout",
     "device": "the check that blending runs on cuda or xpu alone, and the choice of connector",
     "cufile": "cuFile, by pread and pwrite on ordinary files: nothing went through GDS",
+    "devices": "the devices that LMCache names cuda, by the CPU",
+    "rope": "LMCache's kernel that moves keys to other positions, by torch operations, and "
+    "the table of its rope, which LMCache's own trial of it rounds to bfloat16",
     "streams": "torch.cuda's streams, by ones that do nothing",
 }
-_DIGIT = 128
-
-
-class HarnessError(RuntimeError):
-    """A step of the harness that could not be carried out on this pair."""
-
-    def __init__(self, step: str, why: str) -> None:
-        super().__init__(f"{step}: {why}")
-        self.step = step
-        self.why = why
 
 
 class Harness:
@@ -46,10 +41,7 @@ class Harness:
         self.gds = gds
         self.problem: dict[str, str] | None = None
         self.used: set[str] = set()
-        self.views: dict[int, tuple[Any, Any]] = {}
-        self.last_write: tuple[Any, dict[str, Any]] | None = None
-        self.orders: tuple[Any, Any] | None = None
-        self.kv_shape: list[int] = []
+        self.layout = KvLayout(self.fail)
 
     def named(self) -> list[str]:
         """What was stood in for so far."""
@@ -66,7 +58,8 @@ class Harness:
         Raises:
             HarnessError: nothing is there to hold on to.
         """
-        self._watch_cache_writes()
+        self.layout.watch()
+        after_import("lmcache.v1.compute.attention", self._on_attention)
         after_import("lmcache.v1.gpu_connector", self._on_gpu_connector)
         after_import("lmcache.v1.compute.models.base", self._on_base_model)
         after_import("lmcache.v1.gpu_connector.gpu_connectors", self._on_gpu_connectors)
@@ -75,137 +68,68 @@ class Harness:
             after_import("lmcache.v1.storage_backend.gds_backend", self._on_gds_backend)
             self._stand_in_for_cufile()
 
-    # -- what vLLM writes into its KV cache
-
-    def _watch_cache_writes(self) -> None:
-        ops = importlib.import_module("vllm._custom_ops")
-        name = "cpu_attn_reshape_and_cache"
-        original = getattr(ops, name, None)
-        if original is None:
-            raise self.fail("kv-layout", f"vllm._custom_ops has no {name}")
-        signature = inspect.signature(original)
-
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            call = signature.bind(*args, **kwargs)
-            given = call.arguments
-            self.views[given["key_cache"].data_ptr()] = (given["key_cache"], given["value_cache"])
-            self.last_write = (original, dict(given))
-            return original(*args, **kwargs)
-
-        setattr(ops, name, watched)
-
-    def _order(self) -> tuple[Any, Any]:
-        """For keys and values: where in a block's memory the kernel puts ``[token, head, dim]``."""
-        if self.orders is None:
-            self.orders = (self._probe("key"), self._probe("value"))
-        return self.orders
-
-    def _probe(self, which: str) -> Any:
-        """Write known numbers into one scratch block with vLLM's kernel, and read them back.
-
-        Returns:
-            int64 of shape ``[block_size, kv_heads * head_size]``: indices into the flattened block.
-        """
-        import torch
-
-        if self.last_write is None:
-            raise self.fail("kv-layout", "vLLM has not written into its KV cache yet")
-        write, given = self.last_write
-        cache = given[f"{which}_cache"]
-        heads, size = given[which].shape[-2:]
-        tokens = cache[0].numel() // (heads * size)
-        count = tokens * heads * size
-        numbers = torch.arange(count)
-        read = torch.zeros(count, dtype=torch.int64)
-        place = 1
-        # bf16 holds integers below 256 exactly: one digit to base 128 a pass.
-        while place < count:
-            digit = ((numbers // place) % _DIGIT).to(given[which].dtype)
-            scratch = {
-                name: torch.zeros(given[name].stride(0), dtype=given[name].dtype).as_strided(
-                    (1, *given[name].shape[1:]), given[name].stride()
-                )
-                for name in ("key_cache", "value_cache")
-            }
-            rows = digit.view(tokens, heads, size)
-            write(
-                **{
-                    **given,
-                    **scratch,
-                    "key": rows,
-                    "value": rows,
-                    "slot_mapping": torch.arange(tokens, dtype=given["slot_mapping"].dtype),
-                }
-            )
-            block = scratch[f"{which}_cache"][0].reshape(-1)
-            read += block.to(torch.float32).round().to(torch.int64) * place
-            place *= _DIGIT
-        order = torch.full((count,), -1, dtype=torch.int64)
-        if int(read.min()) >= 0 and int(read.max()) < count:
-            order[read] = numbers
-        if bool((order < 0).any()):
-            raise self.fail(
-                "kv-layout", f"what vLLM writes for a {which} is no permutation of what it is given"
-            )
-        return order.view(tokens, heads * size)
-
     def transfer(
-        self, buffer: Any, cache: Any, slots: Any, direction: Any, *args: Any, **kwargs: Any
+        self,
+        buffer: Any,
+        cache: Any,
+        slots: Any,
+        direction: Any,
+        _layout: Any = None,
+        token_major: bool = False,
     ) -> None:
         """Instead of LMCache's ``single_layer_kv_transfer``; the same arguments.
 
         ``buffer`` is ``[2, tokens, kv_heads * head_size]``, or ``[tokens, 2, ...]`` where
         ``token_major``.
         """
-        import torch
-
         self.used.add("transfer")
-        self.kv_shape = list(cache.shape)
-        views = self.views.get(cache.data_ptr())
-        if views is None:
-            raise self.fail("kv-layout", "LMCache names a KV cache that vLLM never wrote to")
-        token_major = kwargs.get(
-            "token_major", bool(args and isinstance(args[-1], bool) and args[-1])
-        )
-        slots = slots.to(torch.int64)
-        valid = torch.nonzero(slots >= 0).flatten()
-        slots = slots[valid]
-        for plane, (view, order) in enumerate(zip(views, self._order())):  # noqa: B905
-            blocks = torch.div(slots, order.shape[0], rounding_mode="floor")
-            where = order[slots % order.shape[0]]
-            first = blocks * view.stride(0)
-            inner = torch.arange(view[0].numel()).view(view.shape[1:])
-            offsets = _offsets(inner, view.stride()[1:])
-            flat = view.as_strided(
-                (view.shape[0] * view.stride(0) - _tail(view),), (1,), view.storage_offset()
-            )
-            at = first[:, None] + offsets[where]
-            half = buffer[:, plane] if token_major else buffer[plane]
-            if int(direction) == _to_engine():
-                flat[at] = half[valid].to(flat.dtype)
-            else:
-                half[valid] = flat[at].to(half.dtype)
+        self.layout.move(buffer, cache, slots, int(direction) == _to_engine(), token_major)
 
     # -- LMCache
 
     def _on_lmcache(self, lmcache: Any) -> None:
-        ops = getattr(lmcache, "device_ops", None)
-        if ops is None or not hasattr(ops, "single_layer_kv_transfer"):
-            raise self.fail("transfer", "lmcache.device_ops.single_layer_kv_transfer isn't there")
-        ops.single_layer_kv_transfer = self.transfer
-        self._stub_streams()
-
-    def _stub_streams(self) -> None:
-        import torch
-
         self.used.add("streams")
-        torch.cuda.Stream = _Idle
-        torch.cuda.Event = _Idle
-        torch.cuda.stream = lambda _stream=None: contextlib.nullcontext()
-        torch.cuda.current_stream = lambda *_a, **_k: _Idle()
-        torch.cuda.synchronize = lambda *_a, **_k: None
+        idle_streams()
+        ops = getattr(lmcache, "device_ops", None)
+        if ops is None:
+            # Before device_ops, each module that needs kernels imports them by itself.
+            after_import("lmcache.v1.compute.positional_encoding", self._on_rope)
+        elif hasattr(ops, "single_layer_kv_transfer"):
+            ops.single_layer_kv_transfer = self.transfer
+        else:
+            raise self.fail("transfer", "lmcache.device_ops.single_layer_kv_transfer isn't there")
+
+    def _on_rope(self, module: Any) -> None:
+        self.used.add("rope")
+        module.lmc_ops = SimpleNamespace(rotary_embedding_k_fused=rotate_keys)
+        trial = getattr(module, "validate_reverse_correctness", None)
+        if trial is None:
+            return
+
+        def restored(rope: Any, *args: Any, **kwargs: Any) -> Any:
+            table = rope.cos_sin_cache
+            try:
+                return trial(rope, *args, **kwargs)
+            finally:
+                # vLLM's own layers have this rope too, and the trial rounds it to bfloat16.
+                rope.cos_sin_cache = table
+
+        module.validate_reverse_correctness = restored
+
+    def _on_attention(self, package: Any) -> None:
+        """Where LMCache imports FlashAttention whatever is used, its choice can't be imported."""
+        name = f"{package.__name__}.utils"
+        try:
+            importlib.import_module(name)
+        except (ImportError, AttributeError):
+            module = ModuleType(name)
+            vars(module)["infer_attn_backend_from_vllm"] = None
+            sys.modules[name] = module
 
     def _on_gpu_connector(self, module: Any) -> None:
+        if hasattr(module, "VLLMBufferLayerwiseGPUConnector") and not hasattr(module, "__path__"):
+            self._on_old_gpu_connector(module)
+            return
         create = getattr(module, "CreateGPUConnector", None)
         if create is None or not hasattr(module, "torch_device_type"):
             raise self.fail("device", "lmcache.v1.gpu_connector.CreateGPUConnector isn't there")
@@ -228,11 +152,59 @@ class Harness:
         if manager is not None and getattr(manager, "CreateGPUConnector", None) is create:
             vars(manager)["CreateGPUConnector"] = as_on_cuda
 
+    def _on_old_gpu_connector(self, module: Any) -> None:
+        """One module with all connectors: its kernels are a name in it, its devices are named."""
+        self.used.add("devices")
+        cpu_for_cuda()
+
+        def transfer(
+            buffer: Any, cache: Any, slots: Any, out: bool, token_major: bool, *_rest: Any
+        ) -> None:
+            direction = 1 - _to_engine() if out else _to_engine()
+            self.transfer(buffer, cache, slots, direction, token_major=token_major)
+
+        module.lmc_ops = SimpleNamespace(single_layer_kv_transfer=transfer)
+
     def _on_gpu_connectors(self, module: Any) -> None:
         """The check of the KV shape belongs to the transfer that is stood in for."""
         for name in vars(module).copy():
             if name.startswith("assert_is_vllm_"):
                 setattr(module, name, lambda *_args, **_kwargs: None)
+        patched = getattr(module, "_kvpatch_layer_transfer", None)
+        if patched is not None:
+            module._kvpatch_layer_transfer = lambda kernel: self._on_copies(patched(kernel))
+
+    def _on_copies(self, move: Any) -> Any:
+        """What kvpatch put in for letter K, on copies of blocks in the layout that a GPU has."""
+        import torch
+
+        def transfer(
+            tokens: Any,
+            cache: Any,
+            slots: Any,
+            direction: Any,
+            layout: Any,
+            token_major: bool = False,
+        ) -> None:
+            self.used.add("packed")
+            heads, size = self.layout.heads()
+            length = self.layout.order()[0].shape[0]
+            slots = slots.to(torch.int64)
+            kept = slots >= 0
+            blocks, place = torch.unique(slots[kept] // length, return_inverse=True)
+            near = slots.clone()
+            near[kept] = place * length + slots[kept] % length
+            every = (blocks[:, None] * length + torch.arange(length)).flatten()
+            plain = torch.empty(2, every.numel(), heads * size, dtype=cache.dtype)
+            self.layout.move(plain, cache, every, False, False)
+            split = plain.view(2, blocks.numel(), length, heads, size)
+            packed = split.permute(1, 3, 2, 0, 4).reshape(-1, heads, length, 2 * size)
+            move(tokens, packed, near, direction, layout, token_major=token_major)
+            if int(direction) == _to_engine():
+                split = packed.view(-1, heads, length, 2, size).permute(3, 0, 2, 1, 4)
+                self.layout.move(split.reshape(plain.shape), cache, every, True, False)
+
+        return transfer
 
     def _on_base_model(self, module: Any) -> None:
         if not hasattr(module, "infer_attn_backend_from_vllm"):
@@ -265,42 +237,7 @@ class Harness:
         self.used.add("cufile")
 
 
-class _Idle:
-    """Instead of a stream or an event: nothing runs beside the CPU, so there's nothing to await."""
-
-    cuda_stream = 0
-
-    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
-        pass
-
-    def __getattr__(self, _name: str) -> Callable[..., None]:
-        return lambda *_args, **_kwargs: None
-
-    def query(self) -> bool:
-        """All is done."""
-        return True
-
-
 def _to_engine() -> int:
     native = sys.modules.get("lmcache.lmcache_native")
     direction = getattr(native, "TransferDirection", None)
     return 0 if direction is None else int(direction.H2D)
-
-
-def _offsets(inner: Any, strides: tuple[int, ...]) -> Any:
-    """Memory offsets of a block's elements, in the order of its flattened indices."""
-    import torch
-
-    total = torch.zeros(inner.numel(), dtype=torch.int64)
-    rest = inner.flatten()
-    for size, stride in zip(reversed(inner.shape), reversed(strides)):  # noqa: B905
-        total += (rest % size) * stride
-        rest = torch.div(rest, size, rounding_mode="floor")
-    return total
-
-
-def _tail(view: Any) -> int:
-    """Elements between a view's last one and the end of its last block."""
-    sizes, strides = view.shape[1:], view.stride()[1:]
-    last = sum((size - 1) * stride for size, stride in zip(sizes, strides))  # noqa: B905
-    return view.stride(0) - last - 1

@@ -36,7 +36,8 @@ def build(tokenizer: Any, separator: str, least: int, seed: int) -> dict[str, di
         ``store`` can give back (separators are not stored).
     """
     source = random.Random(seed)  # noqa: S311
-    start = list(tokenizer.encode(""))
+    # A prompt that starts with a separator is no prompt that a client sends.
+    start = list(tokenizer.encode("")) or text(tokenizer, source, 9)
     mark = list(tokenizer.encode(separator, add_special_tokens=False))
     each = least // CHUNKS + 1
     # Unequal lengths, so that no chunk moves by whole blocks alone.
@@ -62,7 +63,7 @@ def build(tokenizer: Any, separator: str, least: int, seed: int) -> dict[str, di
             "tokens": joined(chunks[2], chunks[0], fresh, chunks[1], question),
             "cached": len(start) + len(chunks[2]) + len(chunks[0]),
         },
-        "one-token": {"tokens": (start or question)[:1], "cached": 0},
+        "one-token": {"tokens": start[:1], "cached": 0},
     }
     for number, order in enumerate(ORDERS):
         asked = text(tokenizer, source, 8)

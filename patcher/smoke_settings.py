@@ -107,15 +107,20 @@ def _bad_config(path: Path, why: str) -> KvpatchError:
     )
 
 
-def engine(model: str, *, tiny: bool, cpu: bool, connector: Mapping[str, Any] | None) -> Any:
-    """vLLM's arguments, in which no start differs but by its connector."""
+def engine(
+    model: str, *, tiny: bool, cpu: bool, eager: bool, connector: Mapping[str, Any] | None
+) -> Any:
+    """vLLM's arguments, in which no start differs but by its connector and ``eager``.
+
+    Where not ``eager``, the release takes the graphs that it takes for anybody with that connector.
+    """
     arguments: dict[str, Any] = {
         "model": model,
         "max_num_seqs": 4,
         "enable_prefix_caching": False,
         "disable_hybrid_kv_cache_manager": True,
         "max_logprobs": -1,
-        "enforce_eager": True,
+        "enforce_eager": eager,
     }
     if tiny:
         arguments |= _TINY
@@ -136,6 +141,11 @@ def reference_steps() -> list[dict[str, Any]]:
 def store_steps() -> list[dict[str, Any]]:
     """The chunks, stored."""
     return [{"prompt": "store", "store": True}]
+
+
+def first_steps() -> list[dict[str, Any]]:
+    """What lets vLLM write into its cache, and is too short to be looked up."""
+    return [{"prompt": "one-token"}]
 
 
 def blend_steps(ratio: float, ratios: Sequence[float]) -> list[dict[str, Any]]:

@@ -249,9 +249,10 @@ def tried(env: Path | None, say: Say) -> Report:
 def scratch() -> Iterator[Path]:
     """A temporary folder with a short name, because vLLM puts sockets into it."""
     base = tempfile.gettempdir()
+    # A socket's path has at most 107 bytes, and LMCache's longest name with a slash takes 78.
     with tempfile.TemporaryDirectory(
         prefix="kvpatch-",
-        dir=base if len(base) < 40 else "/tmp",  # noqa: S108
+        dir=base if len(base) <= 12 else "/tmp",  # noqa: S108
     ) as folder:
         yield Path(folder)
 

