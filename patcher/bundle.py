@@ -8,12 +8,16 @@ from pathlib import Path
 
 from . import __version__
 from .outcome import ExitCode, KvpatchError
-from .render import Rendered, comment, header
+from .render import Rendered, comment, header, label
 from .serving import Serve, quoted, shell
 from .templates import Pair, Template
 
 CONFIG_NAME = "lmcache.yaml"
 _MOUNTED = "/etc/lmcache"
+_FIRST = {
+    True: "First, since the pair does not run it as it is:",
+    False: "First, where it is not done yet (no host was looked at):",
+}
 
 
 def files(template: Template, pair: Pair, made: Rendered, folder: Path) -> Mapping[str, str]:
@@ -215,8 +219,8 @@ def _readme(template: Template, pair: Pair, made: Rendered, names: Sequence[str]
     lines += [f"Made by kvpatch {__version__}.", "", "## Start", ""]
     missing = [need for need in made.needs if need.present is not True]
     if missing:
-        lines += ["First, since the pair does not run it as it is:", ""]
-        lines += [f"- {need.id}, {need.what}: {need.hint}" for need in missing] + [""]
+        lines += [_FIRST[any(need.present is False for need in missing)], ""]
+        lines += [f"- {label(need)}, {need.what}: {need.hint}" for need in missing] + [""]
     if made.serve.server:
         lines += ["    ./server.sh    # first, and left running"]
     lines += ["    ./serve.sh", "", made.serve.why, "", "## Files", ""]

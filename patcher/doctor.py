@@ -11,6 +11,7 @@ from packaging.version import Version
 
 from . import environment, key_history, templates
 from .coercion import effective
+from .curing import pair_on
 from .diagnosis import Check, State, fail, not_checked, ok, warn
 from .fsops import Disk
 from .host import Host, Where, open_host
@@ -29,7 +30,6 @@ from .pair_checks import (
     runner_check,
 )
 from .probe import probe
-from .profiling import patches_in_place
 from .render import render
 from .rules import Level
 from .schema import Schema
@@ -44,7 +44,7 @@ _MODELS = (
     "lmcache/v1/compute/models/utils.py",
     "lmcache/inprocess/compute/models/utils.py",
 )
-_ROPE, _TOKEN = "rope", "separator"
+_ROPE, _TOKEN = "KV003", "KV007"
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def run_doctor(where: Where, disk: Disk, asked: Asked) -> Report:
     model = None if asked.model is None else read_model(asked.model)
     seen = _look(where, disk, asked)
     groups = {
-        "pair": [*_pair(seen)],
+        "pair": [*_pair(seen, asked.profile)],
         "configuration": [*_configuration(seen, asked.pid)],
         "model": [*_model(seen, asked, model)],
         "GDS": [*_gds(seen, asked)],
@@ -131,8 +131,7 @@ def _look(where: Where, disk: Disk, asked: Asked) -> _Seen:
         return source.content if source else None
 
     schema = read_schema(read, str(found.version))
-    registered, cured = patches_in_place(host) if beside else (None, {})
-    pair = Pair(found.version, beside.version if beside else None, registered, cured)
+    pair = pair_on(host, found.version, beside.version if beside else None)
     file = YamlFile("-", "")
     if asked.config is not None:
         file = read_yaml(asked.config)
@@ -150,14 +149,12 @@ def _look(where: Where, disk: Disk, asked: Asked) -> _Seen:
     return _Seen(host, found.version, pair.vllm, schema, pair, known, file)
 
 
-def _pair(seen: _Seen) -> Iterator[Check]:
+def _pair(seen: _Seen, profile: str | None) -> Iterator[Check]:
     if seen.vllm is None:
         yield fail("pair", f"LMCache {seen.lmcache}, and no vLLM beside it", "install vLLM")
     else:
-        yield _verdict(seen)
-        patched = seen.pair.registered
-        told = "LMCache is told of the model" if patched else "LMCache is not told of the model"
-        yield ok("patches", told) if patched else fail("patches", told, "run `kvpatch apply`")
+        yield _verdict(seen, profile)
+        yield _patches(seen)
         yield runner_check(seen.vllm)
     found = distributions(seen.site)
     yield pins_check(found, "transformers")
@@ -171,8 +168,16 @@ def _pair(seen: _Seen) -> Iterator[Check]:
         yield extension_check(answer, seen.lmcache)
 
 
-def _verdict(seen: _Seen) -> Check:
-    template = templates.load("blend")
+def _patches(seen: _Seen) -> Check:
+    missing = [patch for patch, there in seen.pair.cured.items() if not there]
+    if not missing:
+        return ok("patches", f"in place: {', '.join(seen.pair.cured)}")
+    told = "" if seen.pair.registered else "LMCache is not told of the model; "
+    return fail("patches", f"{told}not in place: {', '.join(missing)}", "run `kvpatch apply`")
+
+
+def _verdict(seen: _Seen, profile: str | None) -> Check:
+    template = templates.load(profile or "blend")
     shown = f"vLLM {seen.vllm} with LMCache {seen.lmcache}"
     try:
         template.require(seen.pair)
@@ -181,8 +186,9 @@ def _verdict(seen: _Seen) -> Check:
     lacks = [need for need in template.needs(seen.pair) if need.present is not True]
     if lacks:
         letters = ", ".join(dict.fromkeys(need.id for need in lacks))
-        return fail("pair", f"{shown} can't blend as it is: {letters}", lacks[0].hint)
-    return ok("pair", f"{shown} has all that blending needs")
+        todo = "run `kvpatch apply`"
+        return fail("pair", f"{shown} can't run {template.name} as it is: {letters}", todo)
+    return ok("pair", f"{shown} has all that {template.name} needs")
 
 
 def _configuration(seen: _Seen, pid: int | None) -> Iterator[Check]:
@@ -223,7 +229,7 @@ def _model(seen: _Seen, asked: Asked, model: Model | None) -> Iterator[Check]:
         if source is not None:
             taken = tuple(models_taken(source.content))
             break
-    yield from model_checks(model, taken, rope_cured=seen.pair.cured.get(_ROPE) is True)
+    yield from model_checks(model, taken, cured=seen.pair.cured.get(_ROPE))
     folder = asked.model if asked.model.is_dir() else asked.model.parent
     separator = seen.values.get("blend_special_str")
     if not isinstance(separator, str):
@@ -232,7 +238,7 @@ def _model(seen: _Seen, asked: Asked, model: Model | None) -> Iterator[Check]:
         answer = probe(
             "tokenizer_probe", [str(folder), separator], limit=LOAD_LIMIT_S, python=seen.python
         )
-        yield separator_check(answer, separator, cured=seen.pair.cured.get(_TOKEN) is True)
+        yield separator_check(answer, separator, cured=seen.pair.cured.get(_TOKEN))
 
 
 def _gds(seen: _Seen, asked: Asked) -> Iterator[Check]:

@@ -8,14 +8,16 @@ from .diagnosis import Check, fail, not_checked, ok, warn
 from .model_config import Model
 from .probe import Answer
 
+_APPLY = "run `kvpatch apply`"
 
-def model_checks(model: Model, taken: Sequence[str], *, rope_cured: bool) -> Iterator[Check]:
+
+def model_checks(model: Model, taken: Sequence[str], *, cured: bool | None) -> Iterator[Check]:
     """The rows of a model.
 
     Args:
         model: its configuration.
         taken: classes that the installed LMCache blends; empty where that can't be read.
-        rope_cured: whether a patch for scaled rope is in place.
+        cured: whether the patch for scaled rope is in place; None where this pair has none.
     """
     name = "model"
     if not taken:
@@ -25,12 +27,12 @@ def model_checks(model: Model, taken: Sequence[str], *, rope_cured: bool) -> Ite
     else:
         todo = f"take one of: {', '.join(taken)}"
         yield fail(name, f"this LMCache does not blend {model.architecture or 'it'}", todo)
-    if model.rope and not rope_cured:
+    if model.rope and not cured:
         yield fail(
             "rope",
             f"its rope is scaled ({model.rope}), which LMCache drops when it blends: answers get "
             "worse without a word",
-            "take a model without it, or a kvpatch whose patch for it is applied",
+            _APPLY if cured is False else "take a model without it",
         )
     else:
         yield ok("rope", "a patch for its scaling is in place" if model.rope else "not scaled")
@@ -52,7 +54,7 @@ def model_checks(model: Model, taken: Sequence[str], *, rope_cured: bool) -> Ite
         yield ok("layers", f"{model.layers} with full attention")
 
 
-def separator_check(answer: Answer, separator: str, *, cured: bool) -> Check:
+def separator_check(answer: Answer, separator: str, *, cured: bool | None) -> Check:
     """Whether the separator is found between documents, and nowhere else."""
     name = "separator"
     if answer.facts is None:
@@ -68,13 +70,13 @@ def separator_check(answer: Answer, separator: str, *, cured: bool) -> Check:
         return fail(
             name,
             f"LMCache drops the only token of {shown}, and finds no segment",
-            "take a separator of several tokens, or a kvpatch whose patch for it is applied",
+            _APPLY if cured is False else "take a separator of several tokens",
         )
     if facts["loses_first"] and not cured:
         return fail(
             name,
             f"LMCache drops the first token of {shown}, as this tokenizer sets no BOS: {counted}",
-            "take a kvpatch whose patch for it is applied",
+            _APPLY if cured is False else "take a model whose tokenizer sets a BOS token",
         )
     if facts["found"] < facts["wanted"] or facts["spurious"]:
         return fail(name, f"{shown}: {counted}", "take a text that no document has")

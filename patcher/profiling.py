@@ -12,19 +12,17 @@ from packaging.version import Version
 
 from . import bundle, templates
 from .cache import default_cache
+from .curing import curable, pair_on
 from .env_format import variables
 from .fsops import Disk
-from .host import Choice, Host, Where
+from .host import Where
 from .kv_size import width_of
 from .model_config import read_model
-from .outcome import ExitCode, KvpatchError, Outcome, Report
-from .plan import GOAL, Options
+from .outcome import ExitCode, KvpatchError, Report
 from .release import schema_from_index, version_of
 from .render import Rendered, header, render
-from .report import patched
 from .schema import Schema
 from .schema_source import read_schema
-from .series import discover
 from .sizing import Wanted
 from .templates import Pair, Template
 
@@ -91,7 +89,12 @@ def run_profile(where: Where, disk: Disk, name: str, asked: Asked) -> Report:
     folder = asked.output.absolute() if asked.output is not None else None
     if folder is not None and form in ("yaml", "bundle"):
         settings["output"] = str(folder / bundle.CONFIG_NAME if form == "bundle" else folder)
-    made = render(name, schema, pair, settings, wanted, changes)
+    try:
+        made = render(name, schema, pair, settings, wanted, changes)
+    except KvpatchError as error:
+        if error.code == "no-cure":
+            error.hint = _instead(template, pair) or error.hint
+        raise
     text = _text(form, template, pair, schema, made)
     notes = list(_notes(made))
     written: list[str] = []
@@ -164,7 +167,7 @@ def _pair(template: Template, where: Where, disk: Disk, asked: Asked) -> tuple[P
     free = template.kind == "vllm"
     if lmcache is not None and not free:
         named = schema_from_index(lmcache, default_cache())
-        return Pair(lmcache, vllm, cured=_curable(lmcache, vllm)), named
+        return curable(lmcache, vllm), named
     if free and vllm is not None:
         return Pair(None, vllm), Schema("", {})
     try:
@@ -186,36 +189,18 @@ def _pair(template: Template, where: Where, disk: Disk, asked: Asked) -> tuple[P
 
     schema = read_schema(read, str(found.version))
     if vllm is not None:
-        return Pair(found.version, vllm, cured=_curable(found.version, vllm)), schema
-    registered, cured = patches_in_place(host) if beside else (None, {})
-    return Pair(found.version, release, registered, cured), schema
+        return curable(found.version, vllm), schema
+    return pair_on(host, found.version, release), schema
 
 
-def patches_in_place(host: Host) -> tuple[bool, Mapping[str, bool | None]]:
-    """Whether the model is registered, and by letter whether the patches for it are in place."""
-    from . import host as hosts
+def _instead(template: Template, pair: Pair) -> str:
+    """The nearest that can run what this pair can't, among the releases this kvpatch has read."""
+    from .catalogue import load
+    from .ways_out import ways_out
 
-    planned = hosts.view(host, Choice(options=Options(brief=True))).plan
-    cured: dict[str, bool | None] = {}
-    apart = (Outcome.OUT_OF_RANGE, Outcome.NOT_NEEDED, Outcome.NOT_INSTALLED)
-    for patch in planned.patches:
-        for letter in patch.cures:
-            if letter != GOAL and patch.outcome not in apart:
-                cured[letter] = patch.outcome.fine and cured.get(letter) is not False
-    return patched(planned), cured
-
-
-def _curable(lmcache: Version, vllm: Version | None) -> Mapping[str, bool | None]:
-    """The letters that a patch of this kvpatch cures on a pair that nobody looked at."""
-    releases = {"lmcache": lmcache, "vllm": vllm}
-    return {
-        letter: None
-        for member in discover().members
-        for letter in member.patch.cures
-        if letter != GOAL
-        and (release := releases.get(member.patch.distribution)) is not None
-        and member.patch.in_range(release)
-    }
+    found = load()
+    known = {name: [Version(one) for one in found.releases[name]] for name in ("lmcache", "vllm")}
+    return ways_out(template, pair, curable, known["lmcache"], known["vllm"])
 
 
 def _text(form: str, template: Template, pair: Pair, schema: Schema, made: Rendered) -> str:
@@ -239,10 +224,13 @@ def _text(form: str, template: Template, pair: Pair, schema: Schema, made: Rende
 
 
 def _notes(made: Rendered) -> list[str]:
-    missing = [
-        f"not in place: {need.what}: {need.hint}" for need in made.needs if need.present is not True
-    ]
-    return [*missing, *(f"warning: {one}" for one in made.warnings), *made.notes]
+    missing = [need for need in made.needs if need.present is not True]
+    lines = []
+    for need in missing:
+        state = "not in place" if need.present is False else "not looked at"
+        lines.append(f"{state}: {need.what} ({', '.join(need.patches)})")
+    lines += [f"first: {hint}" for hint in dict.fromkeys(need.hint for need in missing)]
+    return [*lines, *(f"warning: {one}" for one in made.warnings), *made.notes]
 
 
 def _data(name: str, pair: Pair, made: Rendered, settings: Mapping[str, str]) -> Mapping[str, Any]:
@@ -264,7 +252,13 @@ def _data(name: str, pair: Pair, made: Rendered, settings: Mapping[str, str]) ->
             "gpu_memory_utilization": made.numbers.share,
         },
         "needs": [
-            {"id": need.id, "what": need.what, "present": need.present, "hint": need.hint}
+            {
+                "id": need.id,
+                "what": need.what,
+                "present": need.present,
+                "hint": need.hint,
+                "patches": list(need.patches),
+            }
             for need in made.needs
         ],
         "warnings": list(made.warnings),

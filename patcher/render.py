@@ -184,16 +184,29 @@ def header(template: Template, pair: Pair, made: Rendered) -> list[str]:
     lmcache = f"LMCache {pair.lmcache} and {vllm}" if pair.lmcache else vllm
     lines += ["#", f"# For {lmcache}.", "#"]
     if made.needs:
-        verdict = "" if made.runs else " TODAY THIS PAIR DOES NOT RUN IT."
-        lines.append(f"# What it needs besides this file:{verdict}")
+        lines.append(f"# What it needs besides this file:{_verdict(made)}")
     for need in made.needs:
         state = {True: "in place", False: "MISSING", None: "not known"}[need.present]
         rest = "" if need.present else f": {need.hint}"
-        lines += comment(f"[{state}] {need.id}, {need.what}{rest}", "- ")
-    for label, sentences in (("WARNING", made.warnings), ("Note", made.notes)):
+        lines += comment(f"[{state}] {label(need)}, {need.what}{rest}", "- ")
+    for word, sentences in (("WARNING", made.warnings), ("Note", made.notes)):
         for sentence in sentences:
-            lines += ["#", *comment(f"{label}: {sentence}")]
+            lines += ["#", *comment(f"{word}: {sentence}")]
     return lines
+
+
+def label(need: ProfileNeed) -> str:
+    """A need's id, and the patches that see to it where they are called otherwise."""
+    others = [patch for patch in need.patches if patch != need.id]
+    return f"{need.id} ({', '.join(others)})" if others else need.id
+
+
+def _verdict(made: Rendered) -> str:
+    if made.runs:
+        return " all of it is in place."
+    if any(need.present is False for need in made.needs):
+        return " TODAY THIS PAIR DOES NOT RUN IT."
+    return " NO HOST WAS LOOKED AT."
 
 
 def _launch(serve: Serve) -> list[str]:

@@ -26,27 +26,31 @@ class Pair:
         vllm: its release; None where there is none.
         registered: whether the patches that tell LMCache of the model are in place; None where
             nobody looked.
-        cured: for each letter that a patch of this kvpatch cures on this pair, whether that patch
-            is in place; None where nobody looked.
+        cured: for each patch of this kvpatch that is made for this pair, whether it is in place;
+            None where nobody looked.
+        curing: the patches that cure a letter on this pair.
     """
 
     lmcache: Version | None
     vllm: Version | None = None
     registered: bool | None = None
     cured: Mapping[str, bool | None] = field(default_factory=dict)
+    curing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ProfileNeed:
     """Something that has to hold besides a profile's file; ``present`` is None where it is unknown.
 
-    ``id`` is that of a patch of this kvpatch, or a letter of what patches cure.
+    ``id`` is that of a patch of this kvpatch, a letter of what patches cure, or a word for it;
+    ``patches`` are those that see to it on this pair.
     """
 
     id: str
     what: str
     hint: str
     present: bool | None
+    patches: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,24 +101,39 @@ class Template:
         return tuple(self._needs(pair))
 
     def _needs(self, pair: Pair) -> Iterator[ProfileNeed]:
+        for name, need, concerned in self._concerned(pair):
+            patches = _patches(name, need, pair)
+            if need.get("given") == "registration":
+                present, patches = pair.registered, (name,)
+            elif patches:
+                states = [pair.cured[patch] for patch in patches]
+                present = None if None in states else all(states)
+            elif "else" in need or concerned is None:
+                continue
+            else:
+                hint = str(need["instead"]).format(nearest=self._nearest)
+                yield ProfileNeed(name, str(need["what"]), hint, False)
+                continue
+            yield ProfileNeed(name, str(need["what"]), "run `kvpatch apply`", present, patches)
+
+    def _concerned(self, pair: Pair) -> Iterator[tuple[str, Mapping[str, Any], bool | None]]:
         for name in self.own["needs"]:
             need = self.common["needs"][name]
             concerned = concerns(need, pair)
-            if concerned is False:
-                continue
-            hint = str(need["hint"])
-            if need.get("given") == "registration":
-                present = pair.registered
-            elif name in pair.cured:
-                present = pair.cured[name]
-                hint = "run `kvpatch apply`"
-            else:
-                present = False if concerned else None
-            yield ProfileNeed(name, str(need["what"]), hint, present)
+            if concerned is not False:
+                yield name, need, concerned
+
+    @property
+    def _nearest(self) -> str:
+        return str(self.own.get("nearest", "cpu-offload"))
 
     def warnings(self, pair: Pair) -> tuple[str, ...]:
         """What has to be known of this pair."""
-        found = (self.common["warnings"][name] for name in self.own["warnings"])
+        named = [*self.own["warnings"]]
+        for name, need, _ in self._concerned(pair):
+            if "else" in need and not _patches(name, need, pair):
+                named.append(need["else"])
+        found = (self.common["warnings"][name] for name in named)
         return tuple(str(one["sentence"]) for one in found if concerns(one, pair))
 
     def outside(self, pair: Pair) -> Iterator[str]:
@@ -133,14 +152,18 @@ class Template:
         for name in self.own["refusals"]:
             refusal = self.common["refusals"][name]
             if concerns(refusal, pair):
-                beside = f"LMCache {pair.lmcache}" if pair.lmcache else ""
-                shown = " with ".join(
-                    part for part in (beside, f"vLLM {pair.vllm}" if pair.vllm else "") if part
-                )
                 raise KvpatchError(
                     "no-cure",
-                    f"{shown} can't run {self.name}: {' '.join(refusal['why'].split())}",
-                    refusal["instead"].format(nearest=self.own.get("nearest", "cpu-offload")),
+                    f"{_shown(pair)} can't run {self.name}: {' '.join(refusal['why'].split())}",
+                    refusal["instead"].format(nearest=self._nearest),
+                )
+        for need in self.needs(pair):
+            if need.present is False and not need.patches:
+                raise KvpatchError(
+                    "no-cure",
+                    f"{_shown(pair)} can't run {self.name}: it takes that {need.what}, and this "
+                    "kvpatch has no patch for that on this release",
+                    need.hint,
                 )
 
     def connector(self, pair: Pair) -> dict[str, Any]:
@@ -195,6 +218,18 @@ def concerns(what: Mapping[str, Any], pair: Pair) -> bool | None:
     """Whether it is about this pair; None where that hangs on a version that is not known."""
     found = [_matches(specs, pair) for specs in what.get("pairs", [{}])]
     return True if True in found else None if None in found else False
+
+
+def _patches(name: str, need: Mapping[str, Any], pair: Pair) -> tuple[str, ...]:
+    """The patches that are made for this pair and see to a need."""
+    named = need["patches"] if "patches" in need else pair.curing.get(name, ())
+    return tuple(patch for patch in named if patch in pair.cured)
+
+
+def _shown(pair: Pair) -> str:
+    beside = f"LMCache {pair.lmcache}" if pair.lmcache else ""
+    vllm = f"vLLM {pair.vllm}" if pair.vllm else ""
+    return " with ".join(part for part in (beside, vllm) if part)
 
 
 def _read(name: str) -> Mapping[str, Any]:

@@ -22,7 +22,7 @@ PLAIN: dict[str, Any] = {
 
 
 def states(*, cured: bool = False, **more: Any) -> dict[str, tuple[State, str, str]]:
-    found = model_checks(parse_model({**PLAIN, **more}, "m"), TAKEN, rope_cured=cured)
+    found = model_checks(parse_model({**PLAIN, **more}, "m"), TAKEN, cured=cured)
     return {one.name: (one.state, one.reason, one.todo) for one in found}
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shlex
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from kvpatch.curing import curable
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.render import Rendered, render
 from kvpatch.schema import Key, Schema
@@ -60,6 +62,12 @@ def schema(names: Sequence[str], *extra: str) -> Schema:
     return Schema("9.9", keys, frozenset(extra))
 
 
+def pair_of(lmcache: str, vllm: str | None, state: bool | None = True) -> Pair:
+    """A pair on which every patch that is made for it is in place; or none, or nobody looked."""
+    pair = curable(Version(lmcache), Version(vllm) if vllm else None)
+    return replace(pair, registered=state, cured=dict.fromkeys(pair.cured, state))
+
+
 def made(
     keys: Schema | None = None,
     lmcache: str = "0.5.6",
@@ -71,7 +79,7 @@ def made(
     """A profile for a pair; where no vLLM is given, one that the LMCache goes with."""
     if vllm == "":
         vllm = "0.32.0" if Version(lmcache) >= Version("0.3.14") else "0.11.0"
-    pair = Pair(Version(lmcache), Version(vllm) if vllm else None, registered)
+    pair = pair_of(lmcache, vllm, registered)
     given = (GDS if "gds" in profile else {}) if settings is None else settings
     return render(profile, keys or schema(NEW), pair, given)
 
