@@ -148,7 +148,7 @@ def test_what_is_missing_is_told_three_times_and_strict_says_no() -> None:
     ended = kvpatch("profile", "gds-blend", *GDS)
     assert ended.code == 0
     assert "KV001" in ended.out
-    assert "not in place: LMCache is told of the model" in ended.err
+    assert "not looked at: LMCache is told of the model" in ended.err
     strict = kvpatch("profile", "gds-blend", *GDS, "--strict", "--json")
     assert strict.code == 1
     assert {need["id"] for need in strict.data["needs"]} >= {"KV001"}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from kvpatch.curing import curable
 from kvpatch.env_format import variables
 from kvpatch.key_history import load
 from kvpatch.launch import parse_launch
@@ -19,7 +20,6 @@ from kvpatch.rules import Level
 from kvpatch.schema import Schema
 from kvpatch.schema_source import CONFIG, parse_schema, read_schema
 from kvpatch.sizing import Wanted
-from kvpatch.templates import Pair
 from kvpatch.yaml_source import parse_yaml
 from lmcache_config import executed, files_of
 from packaging.version import Version
@@ -92,26 +92,32 @@ MODEL = parse_model(
 
 
 def vllm_for(release: str) -> Version:
-    """A vLLM whose connector that release has."""
-    return Version("0.32.0" if Version(release) >= Version("0.3.14") else "0.11.0")
+    """A vLLM that the release goes with, the patches in place."""
+    fitting = (("0.4.7", "0.32.0"), ("0.3.14", "0.25.1"), ("0.3.3", "0.11.0"))
+    newest = "0.25.1" if Version(release) > Version("0.5.6") else ""
+    return Version(newest or next(v for since, v in fitting if Version(release) >= Version(since)))
 
 
 def rendered(profile: str, release: str) -> Rendered:
     """A profile for a release; the pair is one that nothing keeps from it."""
     settings = {"gds_path": ODD} if profile.startswith("gds") else {}
-    pair = Pair(Version(release), vllm_for(release), registered=True)
+    pair = curable(Version(release), vllm_for(release))
     return render(profile, schema_of(release), pair, settings, Wanted(MODEL, ranks=2))
 
 
 def claimed(release: str) -> list[str]:
     """The profiles that claim to work on a release."""
     first, fixed = CORRUPT
-    corrupts = first <= Version(release) < fixed
-    return [name for name in PROFILES if not (corrupts and name.startswith("gds"))]
+    version = Version(release)
+    without = ("gds", "gds-blend") if first <= version < fixed else ()
+    # The patch for both together is made for 0.4.4 to 0.5.6.
+    if not Version("0.4.4") <= version <= Version("0.5.6"):
+        without += ("gds-blend",)
+    return [name for name in PROFILES if name not in without]
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_gds_is_refused_on_every_release_that_mixes_up_its_keys_and_on_no_other(
+def test_gds_is_refused_on_every_release_that_can_not_run_it_and_on_no_other(
     release: str,
 ) -> None:
     for profile in PROFILES:

@@ -15,6 +15,7 @@ from kvpatch.curing import curable
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.render import Rendered, render
 from kvpatch.schema import Key, Schema
+from kvpatch.series import discover
 from kvpatch.templates import Pair, load, names, profiles
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -120,7 +121,7 @@ def test_a_new_lmcache_gets_the_new_keys() -> None:
 
 
 def test_an_old_lmcache_gets_the_old_keys() -> None:
-    values = loaded(made(schema(OLD, "use_cufile"), "0.3.3"))
+    values = loaded(made(schema(OLD, "use_cufile")))
     assert values["blend_recompute_ratio"] == 0.15
     assert values["cufile_buffer_size"] == 4096
     assert values["extra_config"] == {"use_cufile": True}
@@ -129,7 +130,7 @@ def test_an_old_lmcache_gets_the_old_keys() -> None:
 
 def test_the_schema_decides_and_not_the_version() -> None:
     assert "cufile_buffer_size" in loaded(made(schema(OLD), "0.5.6"))
-    assert "gds_buffer_size" in loaded(made(schema(NEW), "0.3.3"))
+    assert "gds_buffer_size" in loaded(made(schema(NEW), "0.3.3", profile="gds"))
 
 
 def test_of_two_spellings_the_newer_is_taken() -> None:
@@ -139,13 +140,13 @@ def test_of_two_spellings_the_newer_is_taken() -> None:
 
 
 def test_a_name_that_lmcache_does_not_look_for_is_left_out_with_a_word() -> None:
-    rendered = made(schema(OLD), "0.3.3")
+    rendered = made(schema(OLD))
     assert "extra_config" not in loaded(rendered)
     assert "is the default of this LMCache" in rendered.text
 
 
 def test_every_key_has_a_comment_above_it() -> None:
-    for rendered in (made(), made(schema(OLD, "use_cufile"), "0.3.3")):
+    for rendered in (made(), made(schema(OLD, "use_cufile"))):
         body = rendered.text[rendered.text.index("\n\n") :].strip()
         blocks = [block for block in body.split("\n\n") if block != "extra_config:"]
         assert len(blocks) >= 12
@@ -251,12 +252,18 @@ def test_without_a_path_the_placeholder_is_one_that_lmcache_stops_on() -> None:
 def test_the_header_names_both_versions_and_what_is_missing() -> None:
     text = header(made())
     assert "For LMCache 0.5.6 and vLLM 0.32.0." in text
+    assert "What it needs besides this file: all of it is in place." in text
+    assert "[in place] KV001," in text
+    assert "[in place] GDS (KV009)," in text
+    text = header(made(registered=False))
     assert "TODAY THIS PAIR DOES NOT RUN IT" in text
-    assert "[in place] KV001" in text
-    assert "[MISSING] GDS" in text
-    assert "[MISSING] K," in text
-    assert "[MISSING] KV001" in header(made(registered=False))
-    assert "[not known] KV001" in header(made(registered=None))
+    assert "[MISSING] KV001, " in text
+    assert "[MISSING] K (KV006), " in text
+    assert "[MISSING] rope (KV003), " in text
+    assert text.count("run `kvpatch apply`") == text.count("[MISSING]") == 6
+    text = header(made(registered=None))
+    assert "[not known] KV001" in text
+    assert "NO HOST WAS LOOKED AT" in text
     assert "no vLLM beside it" in header(made(vllm=None))
 
 
@@ -264,44 +271,86 @@ def needs(rendered: Rendered) -> dict[str, bool | None]:
     return {need.id: need.present for need in rendered.needs}
 
 
-@pytest.mark.parametrize("lmcache", ["0.5.4", "0.5.6", "0.5.7rc2"])
-@pytest.mark.parametrize("vllm", ["0.8.5", "0.11.1", "0.22.0", "0.33.0", None])
-def test_no_pair_is_said_to_run_gds_blend_while_no_patch_cures_it(
-    lmcache: str, vllm: str | None
+@pytest.mark.parametrize("state", [True, False, None])
+@pytest.mark.parametrize("lmcache", ["0.5.4", "0.5.6"])
+@pytest.mark.parametrize("vllm", ["0.8.5", "0.11.1", "0.22.0", "0.33.0"])
+def test_a_pair_runs_gds_blend_where_all_that_is_made_for_it_is_in_place(
+    lmcache: str, vllm: str, state: bool | None
 ) -> None:
-    rendered = made(lmcache=lmcache, vllm=vllm)
-    assert not rendered.runs
-    assert needs(rendered)["GDS"] is False
+    rendered = made(lmcache=lmcache, vllm=vllm, registered=state)
+    assert rendered.runs is (state is True)
+    assert set(needs(rendered)) >= {"KV001", "GDS", "rope", "separator", "blanks"}
+    assert set(needs(rendered).values()) == {state}
+    assert not any("rope" in one or "BOS" in one for one in rendered.warnings)
 
 
 @pytest.mark.parametrize(
     ("lmcache", "vllm", "missing"),
     [
-        ("0.5.6", "0.25.1", set()),
-        ("0.5.6", "0.26.0", {"K"}),
-        ("0.5.6", "0.13.0", {"A"}),
-        ("0.5.6", "0.12.0", {"A", "R"}),
-        ("0.4.6", "0.20.0", {"A"}),
-        ("0.4.4", "0.20.0", {"A", "E"}),
-        ("0.3.9", "0.11.0", set()),
-        ("0.3.9", "0.11.1", {"E"}),
-        ("0.3.11", "0.14.0", {"A", "R", "E"}),
+        ("0.5.6", "0.25.1", {}),
+        ("0.5.6", "0.26.0", {"K": "KV006"}),
+        ("0.5.6", "0.13.0", {"A": "KV004"}),
+        ("0.5.6", "0.12.0", {"A": "KV004", "R": "KV003"}),
+        ("0.4.6", "0.20.0", {"A": "KV004"}),
+        ("0.4.4", "0.20.0", {"A": "KV004", "E": "KV005"}),
+        ("0.3.9", "0.11.0", {}),
+        ("0.3.9", "0.11.1", {"E": "KV005"}),
+        ("0.3.11", "0.14.0", {"A": "KV004", "R": "KV003", "E": "KV005"}),
     ],
 )
-def test_what_else_a_pair_lacks_is_named(lmcache: str, vllm: str, missing: set[str]) -> None:
-    found = needs(made(lmcache=lmcache, vllm=vllm, profile="blend"))
-    assert {name for name, present in found.items() if present is False} == missing
+def test_what_else_a_pair_lacks_is_named_with_the_patch_for_it(
+    lmcache: str, vllm: str, missing: dict[str, str]
+) -> None:
+    found = made(lmcache=lmcache, vllm=vllm, profile="blend", registered=False).needs
+    letters = {need.id: need.patches for need in found if len(need.id) == 1}
+    assert letters == {letter: (patch,) for letter, patch in missing.items()}
 
 
-def test_a_patch_of_this_kvpatch_for_a_letter_is_looked_up_like_the_others() -> None:
-    for state in (True, False, None):
-        pair = Pair(Version("0.5.6"), Version("0.32.0"), True, {"K": state, "GDS": True})
-        rendered = render("gds-blend", schema(NEW), pair, GDS)
-        assert needs(rendered) == {"KV001": True, "GDS": True, "K": state}
-        assert rendered.runs is (state is True)
-        if state is False:
-            assert "[MISSING] K, " in header(rendered)
-            assert "run `kvpatch apply`" in header(rendered)
+def test_one_patch_that_is_not_in_place_is_told_apart_from_the_others() -> None:
+    pair = pair_of("0.5.6", "0.32.0")
+    for patch, need in (("KV009", "GDS"), ("KV003", "rope"), ("KV007", "separator")):
+        lacking = replace(pair, cured={**pair.cured, patch: False})
+        rendered = render("gds-blend", schema(NEW), lacking, GDS)
+        assert [one.id for one in rendered.needs if not one.present] == [need]
+        assert not rendered.runs
+
+
+@pytest.mark.parametrize(
+    ("profile", "lmcache", "vllm"),
+    [
+        ("gds-blend", "0.3.6", "0.11.0"),
+        ("gds-blend", "0.5.7rc2", "0.22.0"),
+        ("blend", "0.4.6", "0.26.0"),
+        ("blend", "0.5.7rc2", "0.33.0"),
+    ],
+)
+def test_what_no_patch_is_made_for_is_refused(profile: str, lmcache: str, vllm: str) -> None:
+    for state in (True, None):
+        with pytest.raises(KvpatchError, match="no patch for that on this release") as caught:
+            made(lmcache=lmcache, vllm=vllm, profile=profile, registered=state)
+        assert (caught.value.code, caught.value.exit_code) == ("no-cure", ExitCode.REFUSED)
+
+
+def test_a_release_without_a_patch_for_the_separator_is_warned_of() -> None:
+    rendered = made(lmcache="0.5.7rc2", vllm="0.22.0", profile="blend")
+    assert "separator" not in needs(rendered)
+    assert [one for one in rendered.warnings if "BOS token" in one]
+
+
+def test_every_patch_that_a_profile_names_is_there_and_has_its_release_in_range() -> None:
+    patches = {member.id: member.patch for member in discover().members}
+    wanted = load("gds-blend").common["needs"]
+    named = {patch for need in wanted.values() for patch in need.get("patches", ())}
+    named |= {name for name, need in wanted.items() if need.get("given") == "registration"}
+    curing = {patch.id for patch in patches.values() for cure in patch.cures if cure in wanted}
+    # KV008 stops at settings that no profile writes.
+    assert named | curing == set(patches) - {"KV008"}
+    for release in ("0.5.4", "0.5.6"):
+        assert release in wanted["GDS"]["instead"]
+        assert patches["KV009"].in_range(Version(release))
+    for release in ("0.4.7", "0.5.6"):
+        assert release in wanted["K"]["instead"]
+        assert patches["KV006"].in_range(Version(release))
 
 
 @pytest.mark.parametrize(
@@ -332,7 +381,7 @@ def test_deferring_the_connector_is_needed_up_to_vllm_0_11_0_alone() -> None:
 def test_without_a_vllm_what_hangs_on_it_is_not_known() -> None:
     found = needs(made(vllm=None, registered=None))
     assert found["KV001"] is found["KV002"] is found["K"] is None
-    assert found["GDS"] is False
+    assert found["GDS"] is None
 
 
 @pytest.mark.parametrize(
@@ -349,6 +398,8 @@ def test_without_a_vllm_what_hangs_on_it_is_not_known() -> None:
 )
 def test_the_releases_that_mix_up_gds_keys_are_refused(lmcache: str, corrupts: bool) -> None:
     for profile, instead in (("gds", "cpu-offload"), ("gds-blend", "blend")):
+        if not corrupts and profile == "gds-blend" and Version(lmcache) < Version("0.4.4"):
+            continue
         if not corrupts:
             assert made(lmcache=lmcache, profile=profile).text
             continue
@@ -359,7 +410,11 @@ def test_the_releases_that_mix_up_gds_keys_are_refused(lmcache: str, corrupts: b
 
 def test_a_release_outside_of_what_was_tested_is_noted() -> None:
     assert not any("was made for" in note for note in made().notes)
-    (note,) = [note for note in made(lmcache="0.9.0").notes if "was made for" in note]
+    (note,) = [
+        note
+        for note in made(lmcache="0.9.0", profile="cpu-offload").notes
+        if "was made for" in note
+    ]
     assert "not for 0.9.0" in note
 
 
@@ -390,7 +445,7 @@ def test_every_start_has_prefix_caching_off_and_a_fixed_hash_seed() -> None:
 
 
 def test_an_lmcache_with_moved_code_is_named_by_its_module() -> None:
-    text = command(made(lmcache="0.5.7rc2"))
+    text = command(made(lmcache="0.5.7rc2", profile="cpu-offload"))
     assert '"kv_connector": "LMCacheConnectorV1Dynamic"' in text
     assert "lmcache.inprocess.integration.vllm.lmcache_connector_v1" in text
     assert '"kv_connector": "LMCacheConnectorV1"' in command(made())
