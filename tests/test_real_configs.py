@@ -17,22 +17,16 @@ from kvpatch.model_config import parse_model
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.render import Rendered, render
 from kvpatch.rules import Level
-from kvpatch.schema import Schema
-from kvpatch.schema_source import CONFIG, parse_schema, read_schema
+from kvpatch.schema_source import CONFIG, parse_schema
 from kvpatch.sizing import Wanted
 from kvpatch.yaml_source import parse_yaml
-from lmcache_config import executed, files_of
+from lmcache_config import executed, schema_of
 from packaging.version import Version
 from releases import ReleaseFilesMissingError, lmcache_releases, release_file, vllm_releases
 
 pytestmark = pytest.mark.releases
 
 RELEASES = [str(release) for release in lmcache_releases()]
-
-
-@cache
-def schema_of(release: str) -> Schema:
-    return read_schema(files_of(release).get, release)
 
 
 def test_the_index_has_all_releases_from_the_first_supported_on() -> None:
@@ -98,6 +92,7 @@ def vllm_for(release: str) -> Version:
     return Version(newest or next(v for since, v in fitting if Version(release) >= Version(since)))
 
 
+@cache
 def rendered(profile: str, release: str) -> Rendered:
     """A profile for a release; the pair is one that nothing keeps from it."""
     settings = {"gds_path": ODD} if profile.startswith("gds") else {}
