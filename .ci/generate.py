@@ -11,7 +11,8 @@ sys.path.insert(0, str(CHECKOUT / "tests"))
 
 from kvpatch import catalogue, key_history, revision, series  # noqa: E402
 from kvpatch.readme import with_patch_table  # noqa: E402
-from kvpatch.schema_source import FILES, parse_schema, read_schema  # noqa: E402
+from kvpatch.schema import FILES  # noqa: E402
+from kvpatch.schema_source import parse_schema, read_schema  # noqa: E402
 from packaging.specifiers import SpecifierSet  # noqa: E402
 from packaging.version import Version  # noqa: E402
 from releases import (  # noqa: E402

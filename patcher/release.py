@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from packaging.version import InvalidVersion, Version
 
 from .cache import default_cache
+from .digest import sha256
 from .outcome import ExitCode, KvpatchError
-from .schema import Schema
+from .schema import FILES, Schema
 from .schema_code import keep, kept
 
 if TYPE_CHECKING:
@@ -65,7 +66,6 @@ def find_release(
 
 def _installed(python: Path | None, site: Path | None, vllm: Version | None) -> Release:
     from .locate import locate
-    from .schema_source import read_schema
 
     try:
         environment = locate(python, site, needs="lmcache")
@@ -77,19 +77,44 @@ def _installed(python: Path | None, site: Path | None, vllm: Version | None) -> 
     def read(path: str) -> bytes | None:
         try:
             return (found.site / path).read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            raise KvpatchError(
+                "unreadable",
+                f"{found.site / path} can't be read: {error.strerror}",
+                "see that this user may read the environment's files",
+                ExitCode.ENVIRONMENT,
+            ) from None
 
     version = version_of(found.distribution, found.version) or FIRST
     beside = environment.packages.get("vllm")
     interpreter = environment.interpreter
     return Release(
         version,
-        read_schema(read, str(version)),
+        schema_of_files(read, version, default_cache()),
         vllm or (version_of(beside.distribution, beside.version) if beside else None),
         interpreter.version[:2] if interpreter else None,
         environment,
     )
+
+
+def schema_of_files(read: Read, version: Version, cache: Path) -> Schema:
+    """The schema of a release whose files are at hand; parsed once for the same bytes.
+
+    Raises:
+        KvpatchError: ``unknown-layout``, exit 3.
+    """
+    files = {path: read(path) for path in FILES}
+    told = "\n".join(f"{path} {sha256(text or b'')}" for path, text in files.items())
+    place = cache / "schema" / f"{sha256(f'{version}: {told}'.encode())}.json"
+    found = kept(place)
+    if found is None:
+        from .schema_source import read_schema
+
+        found = read_schema(files.get, str(version))
+        keep(found, place)
+    return found
 
 
 def schema_from_index(version: Version, cache: Path) -> Schema:
@@ -116,7 +141,6 @@ def read_from_index(version: Version, cache: Path) -> Read:
     """
     from .index import kept_releases, releases
     from .ranged import read_members
-    from .schema_source import FILES
 
     wheels = {wheel.version: wheel for wheel in kept_releases("lmcache", cache=cache)}
     if version not in wheels:

@@ -8,6 +8,19 @@ from typing import Any
 
 EXTRA = "extra_config"
 
+CONFIG = "lmcache/v1/config.py"
+BASE = "lmcache/v1/config_base.py"
+READERS = ("lmcache/v1/storage_backend/gds_backend.py",)
+"""Files that read further keys out of ``extra_config``."""
+LOADER = "lmcache/integration/vllm/utils.py"
+"""The file that decides whether the environment counts beside a file."""
+ADAPTERS = (
+    "lmcache/integration/vllm/vllm_v1_adapter.py",
+    "lmcache/inprocess/integration/vllm/vllm_v1_adapter.py",
+)
+"""Where vLLM's ``kv_connector_extra_config`` is read; the file has moved."""
+FILES = (CONFIG, BASE, *READERS, LOADER, *ADAPTERS)
+
 Convert = Callable[[Any], Any]
 
 

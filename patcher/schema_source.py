@@ -7,22 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from .outcome import KvpatchError
-from .schema import EXTRA, Key, Schema, Unknown
+from .schema import ADAPTERS, BASE, CONFIG, EXTRA, LOADER, READERS, Key, Schema, Unknown
 from .schema_code import ONLY_DICT, bind
 from .schema_functions import CLASS, SETTER, Functions, text_of
-
-CONFIG = "lmcache/v1/config.py"
-BASE = "lmcache/v1/config_base.py"
-READERS = ("lmcache/v1/storage_backend/gds_backend.py",)
-"""Files that read further keys out of ``extra_config``."""
-LOADER = "lmcache/integration/vllm/utils.py"
-"""The file that decides whether the environment counts beside a file."""
-ADAPTERS = (
-    "lmcache/integration/vllm/vllm_v1_adapter.py",
-    "lmcache/inprocess/integration/vllm/vllm_v1_adapter.py",
-)
-"""Where vLLM's ``kv_connector_extra_config`` is read; the file has moved."""
-FILES = (CONFIG, BASE, *READERS, LOADER, *ADAPTERS)
 
 _DEFINITIONS = "_CONFIG_DEFINITIONS"
 _ALIASES = "_CONFIG_ALIASES"

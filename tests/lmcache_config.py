@@ -18,8 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kvpatch.schema import Schema
-from kvpatch.schema_source import ADAPTERS, BASE, CONFIG, FILES, LOADER, read_schema
+from kvpatch.schema import ADAPTERS, BASE, CONFIG, FILES, LOADER, Schema
+from kvpatch.schema_source import read_schema
 from releases import ReleaseFilesMissingError, release_file
 
 SETTER = b"validate_and_set_config_value"

@@ -17,7 +17,8 @@ from kvpatch.model_config import parse_model
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.render import Rendered, render
 from kvpatch.rules import Level
-from kvpatch.schema_source import CONFIG, parse_schema
+from kvpatch.schema import CONFIG
+from kvpatch.schema_source import parse_schema
 from kvpatch.sizing import Wanted
 from kvpatch.yaml_source import parse_yaml
 from lmcache_config import executed, schema_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from kvpatch.outcome import ExitCode, KvpatchError
-from kvpatch.schema import Key, Unknown
-from kvpatch.schema_source import CONFIG, READERS, parse_schema, read_schema
+from kvpatch.schema import CONFIG, READERS, Key, Unknown
+from kvpatch.schema_source import parse_schema, read_schema
 
 DEFINED = """
 import somewhere
