@@ -44,7 +44,7 @@ _MODELS = (
     "lmcache/v1/compute/models/utils.py",
     "lmcache/inprocess/compute/models/utils.py",
 )
-_ROPE, _TOKEN = "KV003", "KV007"
+_ROPE, _TOKEN, _GDS = "KV003", "KV007", "KV009"
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,13 @@ def run_doctor(where: Where, disk: Disk, asked: Asked) -> Report:
         raise KvpatchError(
             "two-configurations", "--profile and --config", "give one of them", ExitCode.USAGE
         )
+    if asked.gds_path is not None and not Path(asked.gds_path).is_absolute():
+        raise KvpatchError(
+            "bad-path",
+            f"--gds-path {asked.gds_path!a} is not an absolute path",
+            "name an absolute folder on the mounted storage, such as /mnt/nvme/lmcache",
+            ExitCode.USAGE,
+        )
     model = None if asked.model is None else read_model(asked.model)
     seen = _look(where, disk, asked)
     groups = {
@@ -133,8 +140,13 @@ def _look(where: Where, disk: Disk, asked: Asked) -> _Seen:
     schema = read_schema(read, str(found.version))
     pair = pair_on(host, found.version, beside.version if beside else None)
     file = YamlFile("-", "")
-    if asked.config is not None:
-        file = read_yaml(asked.config)
+    named = asked.config
+    if asked.pid is not None and asked.profile is None and named is None:
+        # The one that the process itself was given.
+        found_at = environment.from_process(asked.pid).get("LMCACHE_CONFIG_FILE")
+        named = Path(found_at) if found_at else None
+    if named is not None:
+        file = read_yaml(named)
     elif asked.profile is not None and templates.load(asked.profile).kind == "lmcache":
         settings = {}
         if asked.gds_path and templates.load(asked.profile).gds:
@@ -193,11 +205,14 @@ def _verdict(seen: _Seen, profile: str | None) -> Check:
 
 def _configuration(seen: _Seen, pid: int | None) -> Iterator[Check]:
     if seen.file.path == "-" and not seen.file.text:
-        yield not_checked("file", "none was named", "give --config FILE or --profile NAME")
-        return
+        told = "none was named" if pid is None else f"process {pid} has no LMCACHE_CONFIG_FILE"
+        yield not_checked("file", told, "give --config FILE or --profile NAME")
+        if pid is None:
+            return
     python = seen.host.environment.interpreter
     version = python.version[:2] if python else None
-    around = Surroundings(vllm=seen.vllm, python=version)
+    patched = seen.pair.cured.get(_GDS)
+    around = Surroundings(vllm=seen.vllm, python=version, gds_blends=patched)
     if pid is None:
         todo = "give --pid PID of a running vLLM process"
         yield not_checked("environment and flags", "no process was named", todo)
@@ -205,7 +220,9 @@ def _configuration(seen: _Seen, pid: int | None) -> Iterator[Check]:
         launch = parse_launch(command) if (command := environment.command_of(pid)) else None
         # Only the process that was started by a command has its flags.
         serves = launch if launch and (launch.model or launch.transfer) else None
-        around = Surroundings(environment.from_process(pid), True, serves, seen.vllm, version)
+        around = Surroundings(
+            environment.from_process(pid), True, serves, seen.vllm, version, patched
+        )
         yield ok("environment", f"read from process {pid}")
     found = lint(seen.file, seen.schema, key_history.load(), around).findings
     for finding in found:
@@ -213,6 +230,8 @@ def _configuration(seen: _Seen, pid: int | None) -> Iterator[Check]:
         todo = finding.fix.sentence if finding.fix else finding.rule.why
         if finding.level is Level.ERROR:
             yield fail(name, finding.message, todo)
+        elif finding.level is Level.NOTE:
+            yield not_checked(name, finding.message, todo)
         else:
             yield warn(name, finding.message, todo)
     if not any(finding.level is Level.ERROR for finding in found):

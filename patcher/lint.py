@@ -44,6 +44,7 @@ class Surroundings:
         launch: the command that starts vLLM.
         vllm: its release.
         python: version of the Python that it runs on.
+        gds_blends: whether the patch for GDS with blending is in place; None where nobody looked.
     """
 
     environ: Mapping[str, str] | None = None
@@ -51,6 +52,7 @@ class Surroundings:
     launch: Launch | None = None
     vllm: Version | None = None
     python: tuple[int, ...] | None = None
+    gds_blends: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ def lint(file: YamlFile, schema: Schema, history: History, around: Surroundings)
         launch=around.launch,
         vllm=around.vllm,
         python=around.python,
+        gds_blends=around.gds_blends,
     )
     for check in _CHECKS:
         found.extend(check(context))

@@ -71,8 +71,12 @@ def gds(context: Context) -> Iterator[Finding]:
 
 
 def _gds_and_blending(context: Context) -> Iterator[Finding]:
-    message = "loading chunks to blend from GDS needs kvpatch's patches: see `kvpatch status`"
-    yield context.found(rules.GDS_BLEND, message, "gds_path")
+    if context.gds_blends is None:
+        message = "loading chunks to blend from GDS needs kvpatch's patches: see `kvpatch status`"
+        yield context.found(rules.GDS_BLEND, message, "gds_path", lower=Level.NOTE)
+    elif not context.gds_blends:
+        message = "here the patch that loads chunks to blend from GDS is missing: `kvpatch apply`"
+        yield context.found(rules.GDS_BLEND, message, "gds_path")
     if context.value("local_cpu"):
         fix = Fix("set", "local_cpu", value=False)
         message = "chunks would come from CPU memory and from GDS: set local_cpu: false"

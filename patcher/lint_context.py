@@ -33,6 +33,7 @@ class Context:
         launch: the command that starts vLLM; None where nobody said.
         vllm: its release; None where it is not known.
         python: version of the target's Python, such as ``(3, 11)``; None where it is not known.
+        gds_blends: whether the patch for GDS with blending is in place; None where nobody looked.
     """
 
     file: YamlFile
@@ -45,6 +46,7 @@ class Context:
     launch: Launch | None = None
     vllm: Version | None = None
     python: tuple[int, ...] | None = None
+    gds_blends: bool | None = None
 
     @property
     def lmcache(self) -> Version:

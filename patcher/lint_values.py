@@ -66,6 +66,10 @@ def _value(context: Context, seen: Seen, key: Key) -> Iterator[Finding]:
         told = f"LMCache {context.schema.version} strips {written} to {spelt(seen.value)}"
         quoted = f"""{PREFIX}{seen.name.upper()}="'{seen.written}'\""""
         yield context.found(rules.STRIPPED, f"{told}; write {quoted}", seen.name)
+    elif seen.source == "environment" and _unquoted(seen.value) is not None:
+        told = f"LMCache {context.schema.version} keeps the quotes of {_shown(seen)}: it reads "
+        told += f"{spelt(seen.value)}; write {_shown(seen)}={written} without the inner quotes"
+        yield context.found(rules.CHANGED, told, seen.name)
     elif seen.name not in context.effective.changed and not _carried(seen, key):
         told = f"LMCache {context.schema.version} reads {_shown(seen)}: {written} as "
         yield context.found(rules.CHANGED, f"{told}{spelt(seen.value)}{right}", seen.name, fix=fix)
@@ -136,7 +140,7 @@ def _carried(seen: Seen, key: Key) -> bool:
         return value is (text in ("true", "1")) if value else text in _FALSE
     if isinstance(written, bool):
         return value == written and "str" not in key.type and "list" not in key.type
-    if value == written:
+    if value == written or (isinstance(value, str) and _unquoted(written) == value):
         return True
     if isinstance(value, list):
         parts = written if isinstance(written, list) else str(written).split(",")
@@ -149,6 +153,13 @@ def _carried(seen: Seen, key: Key) -> bool:
         return _number(written) == value
     # The path behind file:// is all that LMCache keeps of it.
     return _plain(str(written).replace("file://", "")) == _plain(value)
+
+
+def _unquoted(value: object) -> str | None:
+    """What stands between quotes that embrace a text; None where there are none."""
+    text = value.strip() if isinstance(value, str) else ""
+    embraced = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+    return text[1:-1] if embraced else None
 
 
 def _plain(value: object) -> str:

@@ -52,7 +52,9 @@ def run_lint(path: Path, asked: Asked) -> Report:
     launch, environ = _surroundings(asked)
     file = read_yaml(path)
     release = find_release(asked.python, asked.site, asked.lmcache, asked.vllm)
-    around = Surroundings(environ, asked.pid is not None, launch, release.vllm, release.python)
+    around = Surroundings(
+        environ, asked.pid is not None, launch, release.vllm, release.python, release.gds_blends
+    )
     history = key_history.load()
 
     def check(one: YamlFile) -> Linted:

@@ -12,13 +12,14 @@ from packaging.version import InvalidVersion, Version
 from .cache import default_cache
 from .digest import sha256
 from .outcome import ExitCode, KvpatchError
-from .schema import FILES, Schema
+from .schema import FILES, READERS, Schema
 from .schema_code import keep, kept
 
 if TYPE_CHECKING:
     from .locate import Environment
 
 FIRST = Version("0.3.3")
+_GDS_PATCH = b"# kvpatch KV009"
 
 Read = Callable[[str], bytes | None]
 
@@ -33,6 +34,7 @@ class Release:
         vllm: release of the vLLM beside it; None where there is none, or none was named.
         python: version of the Python it runs on; None where it is not known.
         environment: where it was found; None for a release on the index.
+        gds_blends: whether kvpatch's patch for GDS with blending is there; None as before.
     """
 
     lmcache: Version
@@ -40,6 +42,7 @@ class Release:
     vllm: Version | None = None
     python: tuple[int, ...] | None = None
     environment: Environment | None = None
+    gds_blends: bool | None = None
 
 
 def find_release(
@@ -96,6 +99,7 @@ def _installed(python: Path | None, site: Path | None, vllm: Version | None) -> 
         vllm or (version_of(beside.distribution, beside.version) if beside else None),
         interpreter.version[:2] if interpreter else None,
         environment,
+        any(_GDS_PATCH in (read(path) or b"") for path in READERS),
     )
 
 
@@ -166,12 +170,13 @@ def version_of(option: str, text: str | None) -> Version | None:
     """
     if text is None:
         return None
+    example = "0.32.0" if option == "--vllm" else "0.5.6"
     try:
         return Version(text)
     except InvalidVersion:
         raise KvpatchError(
             "bad-version",
             f"{option} {text!r} is not a version",
-            f"give a release number, such as {option} 0.5.6",
+            f"give a release number, such as {option} {example}",
             ExitCode.USAGE,
         ) from None

@@ -228,7 +228,7 @@ GDS_PATH = _rule(
 GDS_BLEND = _rule(
     "041",
     "gds-and-blending",
-    Level.NOTE,
+    Level.WARNING,
     "No LMCache release loads chunks to blend from GDS by itself.",
 )
 SEPARATOR = _rule(

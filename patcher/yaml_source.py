@@ -136,6 +136,8 @@ def _syntax(error: yaml.MarkedYAMLError, text: str) -> Problem:
     line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
     lines = text.splitlines()
     told = f"it is not YAML: {error.problem or error.context or 'it can not be read'}"
+    if error.problem == "but found another document":
+        told = "a second document begins here, and LMCache reads one alone"
     if mark and line <= len(lines) and "\t" in lines[line - 1][: column + 1]:
         told = "a tab stands where YAML wants spaces"
     return Problem("syntax", told, line, column)

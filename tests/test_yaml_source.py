@@ -24,7 +24,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         ("a: 1\nb: [1, 2\n", "not YAML", 3),
         ("a: 1\n  b: 2\n", "not YAML", 2),
         ("a: 'x\n", "not YAML", 2),
-        ("a: 1\n---\nb: 2\n", "not YAML", 2),
+        ("a: 1\n---\nb: 2\n", "second document", 2),
         ("a: !own 1\n", "not YAML", 1),
         ("a: *nowhere\n", "not YAML", 1),
         ("a: 1\nb: \x00\n", "control characters", 2),
