@@ -1,0 +1,100 @@
+"""Rules about values that do not go together, on real releases."""
+
+from __future__ import annotations
+
+import pytest
+from kvpatch import key_history, rules
+from kvpatch.lint import Surroundings, lint
+from kvpatch.rules import Level
+from kvpatch.yaml_source import parse_yaml
+from linted import BLEND, LMCACHE, NEWEST, ids, only, run, schema
+
+pytestmark = pytest.mark.releases
+
+
+def test_blending_without_layerwise_is_an_error_with_the_fix() -> None:
+    found = only(run(BLEND.replace("use_layerwise: true\n", "")), rules.LAYERWISE)
+    assert found.fix is not None
+    assert (found.fix.key, found.fix.value) == ("use_layerwise", True)
+
+
+def test_blending_without_ratios_is_an_error_from_0_3_6_on() -> None:
+    text = "enable_blending: true\nuse_layerwise: true\nsave_unfull_chunk: true\n"
+    fixes = {one.fix.key: one.fix.value for one in run(text).findings if one.fix}
+    assert fixes == {"blend_recompute_ratios": [0.15], "blend_check_layers": [1]}
+    assert ids(run(text)) == {"blending-without-choice"}
+    assert "blending-without-choice" not in ids(run(text, "0.3.5"))
+
+
+@pytest.mark.parametrize(
+    ("environ", "level"),
+    [(None, Level.NOTE), ({}, Level.ERROR), ({"PYTHONHASHSEED": "random"}, Level.ERROR)],
+)
+def test_a_store_that_outlives_the_process_needs_a_hash_seed(
+    environ: dict[str, str] | None, level: Level
+) -> None:
+    text = "gds_path: /mnt/a\ngds_buffer_size: 64\n"
+    given = environ if environ is None else {"LMCACHE_CONFIG_FILE": "-", **environ}
+    assert only(run(text, environ=given), rules.SEED).level is level
+    fixed = {"LMCACHE_CONFIG_FILE": "-", "PYTHONHASHSEED": "0"}
+    assert run(text, environ=fixed).clean
+    assert not [one for one in run(text, environ=fixed).findings if one.rule is rules.SEED]
+
+
+def test_with_an_old_python_and_an_old_lmcache_no_seed_helps() -> None:
+    text = "local_disk: /mnt/a/\nmax_local_disk_size: 5\n"
+    environ = {"LMCACHE_CONFIG_FILE": "-", "PYTHONHASHSEED": "0"}
+    found = only(run(text, "0.3.15", environ=environ, python=(3, 11)), rules.SEED)
+    assert "whatever PYTHONHASHSEED says" in found.message
+    for release, python in (("0.3.15", (3, 12)), ("0.3.3", (3, 11)), ("0.5.6", (3, 11))):
+        assert run(text, release, environ=environ, python=python).clean
+
+
+def test_two_ranks_that_share_keys_need_the_seed_as_well() -> None:
+    serve = f"vllm serve m -tp 2 {LMCACHE % ''}"
+    environ = {"LMCACHE_CONFIG_FILE": "-"}
+    assert "2 ranks" in only(run("", environ=environ, serve=serve), rules.SEED).message
+
+
+def test_gds_on_a_release_that_mixes_up_its_keys_is_an_error() -> None:
+    text = "gds_path: /mnt/a\n{}: 64\n"
+    assert "gds-release-corrupts" in ids(run(text.format("cufile_buffer_size"), "0.3.9"))
+    assert "gds-release-corrupts" not in ids(run(text.format("gds_buffer_size"), "0.5.4"))
+
+
+def test_gds_and_blending_take_chunks_from_one_tier_alone() -> None:
+    text = f"{BLEND}gds_path: /mnt/a\ngds_buffer_size: 64\n"
+    fixes = {one.fix.key: one.fix.value for one in run(text).findings if one.fix}
+    assert fixes == {"local_cpu": False, "retrieve_locations": ["GdsBackend"]}
+    whole = f"{text}local_cpu: false\nretrieve_locations: [GdsBackend]\n"
+    assert ids(run(whole)) == set()
+    assert ids(run(whole), Level.NOTE) == {"gds-and-blending", "hash-seed"}
+    wrong = whole.replace("[GdsBackend]", "[LocalCPUBackend]")
+    assert ids(run(wrong)) == {"blending-from-two-tiers"}
+
+
+def test_gds_needs_its_buffer_staging_memory_and_an_absolute_path() -> None:
+    linted = run("gds_path: cache\nlocal_cpu: false\nmax_local_cpu_size: 0\n")
+    assert ids(linted) == {"gds-without-buffer", "no-staging-memory", "gds-path"}
+
+
+def test_sha256_cbor_is_refused_where_lmcache_formats_it_as_a_number() -> None:
+    text = "pre_caching_hash_algorithm: sha256_cbor\n"
+    assert ids(run(text, "0.4.5")) == {"hash-algorithm"}
+    assert run(text, "0.4.6").findings == ()
+
+
+def test_nothing_stored_anywhere_is_a_warning() -> None:
+    assert ids(run("local_cpu: false\n"), Level.WARNING) == {"nothing-stored"}
+
+
+@pytest.mark.parametrize(
+    ("there", "level"), [(None, Level.NOTE), (False, Level.WARNING), (True, None)]
+)
+def test_gds_with_blending_is_told_by_whether_its_patch_is_there(
+    there: bool | None, level: Level | None
+) -> None:
+    text = f"{BLEND}gds_path: /mnt/a\ngds_buffer_size: 64\n"
+    around = Surroundings(gds_blends=there)
+    found = lint(parse_yaml(text), schema(NEWEST), key_history.load(), around).findings
+    assert [one.level for one in found if one.rule is rules.GDS_BLEND] == [level] * bool(level)

@@ -1,0 +1,63 @@
+"""Rules about the command and the environment, on real releases."""
+
+from __future__ import annotations
+
+import pytest
+from kvpatch import rules
+from kvpatch.rules import Level
+from linted import BARE, BLEND, LMCACHE, ids, only, run
+
+pytestmark = pytest.mark.releases
+
+
+def test_prefix_caching_left_on_is_an_error() -> None:
+    serve = f"vllm serve m {LMCACHE % BARE}"
+    found = only(run(BLEND, serve=serve, vllm="0.32.0"), rules.PREFIX)
+    assert "--no-enable-prefix-caching" in found.message
+    right = f"vllm serve m --no-enable-prefix-caching {LMCACHE % BARE}"
+    assert ids(run(BLEND, serve=right, vllm="0.32.0")) == set()
+
+
+@pytest.mark.parametrize(
+    ("vllm", "extra", "flags", "right"),
+    [
+        ("0.32.0", "", "", "use_layerwise"),
+        ("0.32.0", ', "kv_connector_extra_config": {"lmcache.use_layerwise": true}', "", "true"),
+        ("0.16.0", BARE, "", "--enforce-eager"),
+        ("0.17.0", BARE, "", None),
+        ("0.16.0", "", "--enforce-eager", None),
+        ("0.32.0", "", """-cc '{"cudagraph_mode": "PIECEWISE"}'""", None),
+        ("0.32.0", "", "--compilation-config.cudagraph_mode=none", None),
+    ],
+)
+def test_full_cuda_graphs_are_an_error_with_what_this_vllm_needs(
+    vllm: str, extra: str, flags: str, right: str | None
+) -> None:
+    serve = f"vllm serve m --no-enable-prefix-caching {flags} {LMCACHE % extra}"
+    linted = run(BLEND, serve=serve, vllm=vllm)
+    if right is None:
+        assert ids(linted) == set()
+    else:
+        assert right in only(linted, rules.GRAPHS).message
+
+
+def test_a_config_file_variable_that_is_missing_or_other_is_an_error() -> None:
+    missing = only(run("", environ={"HOME": "/"}), rules.OTHER_FILE)
+    assert "not exported" in missing.message
+    assert missing.level is Level.ERROR
+    other = only(run("", environ={"LMCACHE_CONFIG_FILE": "/other.yaml"}), rules.OTHER_FILE)
+    assert "/other.yaml" in other.message
+
+
+def test_launch_flags_that_keep_lmcache_out_are_errors() -> None:
+    assert ids(run("", serve="vllm serve m")) == {"connector"}
+    assert ids(run("", serve="vllm serve m --kv-transfer-config '{'")) == {"connector"}
+    both = f"vllm serve m --kv-offloading-size 4 {LMCACHE % ''}"
+    assert ids(run("", serve=both)) == {"two-connectors"}
+
+
+def test_gpu_memory_that_does_not_leave_room_for_the_buffer_is_a_warning() -> None:
+    text = "gds_path: /mnt/a\ngds_buffer_size: 4096\n"
+    for flags, warned in (("", True), ("--gpu-memory-utilization 0.8", False)):
+        linted = run(text, serve=f"vllm serve m {flags} {LMCACHE % ''}")
+        assert ("gpu-memory" in ids(linted, Level.WARNING)) is warned

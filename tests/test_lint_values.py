@@ -1,0 +1,100 @@
+"""Rules about values as LMCache will have them, on real releases."""
+
+from __future__ import annotations
+
+import pytest
+from kvpatch import rules
+from linted import BLEND, only, run, value
+
+pytestmark = pytest.mark.releases
+
+
+def test_bytes_given_for_mebibytes_are_an_error_with_the_mebibytes() -> None:
+    found = only(run("gds_buffer_size: 4294967296\ngds_path: /mnt/a\n"), rules.BYTES)
+    assert found.fix is not None
+    assert found.fix.value == 4096
+
+
+@pytest.mark.parametrize(
+    ("release", "written", "seen"),
+    [
+        ("0.5.6", " # # ", "# #"),
+        ("0.3.9", " # # ", "# #"),
+        ("0.5.6", "' # # '", " # # "),
+        ("0.3.7", " # # ", " # # "),
+        ("0.3.7", "' # # '", "' # # '"),
+        ("0.3.3", " # # ", "file's"),
+    ],
+)
+def test_the_separator_in_the_environment_is_told_as_lmcache_sees_it(
+    release: str, written: str, seen: str
+) -> None:
+    variable = {"LMCACHE_BLEND_SPECIAL_STR": written}
+    linted = run('blend_special_str: "file\'s"\n', release, environ=variable)
+    assert value(linted, "blend_special_str") == seen
+    stripped = [one for one in linted.findings if one.rule is rules.STRIPPED]
+    assert bool(stripped) is (seen == "# #")
+    if stripped:
+        # The spelling that the message gives is one that arrives.
+        text = stripped[0].message.split('LMCACHE_BLEND_SPECIAL_STR="')[1].rstrip('"')
+        again = run("", release, environ={"LMCACHE_BLEND_SPECIAL_STR": text})
+        assert value(again, "blend_special_str") == " # # "
+    ignored = [one for one in linted.findings if one.rule is rules.IGNORED]
+    assert bool(ignored) is (release == "0.3.3")
+
+
+def test_an_unquoted_separator_is_a_comment_with_the_quoted_one_as_its_fix() -> None:
+    found = only(run("blend_special_str:  # # \n"), rules.EMPTY)
+    assert "comment" in found.message
+    assert found.fix is not None
+    assert found.fix.value == " # # "
+
+
+@pytest.mark.parametrize(
+    ("written", "seen", "fixed"),
+    [('"yes"', False, True), ("yes", True, None), ('"on"', False, True), ("2", False, None)],
+)
+def test_only_true_and_1_are_true(written: str, seen: bool, fixed: bool | None) -> None:
+    linted = run(f"local_cpu_use_hugepages: {written}\n")
+    assert value(linted, "local_cpu_use_hugepages") is seen
+    if seen:
+        assert linted.findings == ()
+        return
+    found = only(linted, rules.CHANGED)
+    assert "as false" in found.message
+    assert (found.fix.value if found.fix else None) is fixed
+
+
+def test_a_size_with_a_unit_is_lost_and_its_number_is_the_fix() -> None:
+    found = only(run('max_local_cpu_size: "5GB"\n'), rules.LOST)
+    assert "becomes null" in found.message
+    assert found.fix is not None
+    assert found.fix.value == 5.0
+    assert "stops LMCache" in only(run('max_local_cpu_size: "5GB"\n', "0.3.9"), rules.LOST).message
+
+
+def test_a_list_in_a_variable_is_dropped_and_what_was_there_stays() -> None:
+    linted = run(BLEND, environ={"LMCACHE_BLEND_RECOMPUTE_RATIOS": "[0.3]"})
+    assert "is dropped" in only(linted, rules.LOST).message
+    assert value(linted, "blend_recompute_ratios") == [0.15]
+
+
+def test_a_variable_that_stops_this_release_is_an_error() -> None:
+    variable = {"LMCACHE_RETRIEVE_LOCATIONS": "GdsBackend"}
+    assert "stops LMCache" in only(run("", "0.4.4", environ=variable), rules.LOST).message
+    assert run("", "0.5.6", environ={**variable, "LMCACHE_CONFIG_FILE": "-"}).findings == ()
+
+
+def test_what_lmcaches_own_check_refuses_or_turns_over_is_told() -> None:
+    assert "enable_controller=True" in only(run("enable_controller: true\n"), rules.STOPS).message
+    turned = run(f"{BLEND}".replace("chunk: true", "chunk: false"))
+    assert "becomes true" in only(turned, rules.TURNED).message
+
+
+def test_quotes_that_a_release_keeps_are_an_error_and_those_it_takes_away_are_none() -> None:
+    environ = {"LMCACHE_BLEND_SPECIAL_STR": "' # # '", "LMCACHE_CONFIG_FILE": "-"}
+    old, new = (run("chunk_size: 8\n", one, environ=environ) for one in ("0.3.7", "0.5.6"))
+    assert value(old, "blend_special_str") == "' # # '"
+    assert "keeps the quotes" in only(old, rules.CHANGED).message
+    assert value(new, "blend_special_str") == " # # "
+    assert new.findings == ()
