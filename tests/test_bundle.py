@@ -1,0 +1,84 @@
+"""A profile as a folder: what each file says, as those that read it understand it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from kvpatch.bundle import files, write
+from kvpatch.curing import curable
+from kvpatch.outcome import ExitCode, KvpatchError
+from kvpatch.render import render
+from kvpatch.templates import Pair, load
+from lmcache_config import schema_of
+from packaging.version import Version
+
+pytestmark = pytest.mark.releases
+
+ODD = "/mnt/a b$c%d"
+
+
+def bundle(profile: str = "gds-blend", state: bool | None = True) -> dict[str, str]:
+    pair = curable(Version("0.5.6"), Version("0.32.0"))
+    pair = replace(pair, registered=state, cured=dict.fromkeys(pair.cured, state))
+    folder = Path("/srv/x y")
+    settings = {"output": str(folder / "lmcache.yaml")}
+    if load(profile).gds:
+        settings["gds_path"] = ODD
+    made = render(profile, schema_of("0.5.6"), pair, settings)
+    return dict(files(load(profile), pair, made, folder))
+
+
+@pytest.mark.parametrize("profile", ["gds-blend", "blend", "gds", "cpu-offload"])
+def test_compose_mounts_the_file_where_its_variable_says(profile: str) -> None:
+    service = yaml.safe_load(bundle(profile)["compose.yaml"])["services"]["vllm"]
+    inside = service["environment"]["LMCACHE_CONFIG_FILE"]
+    assert f"./lmcache.yaml:{inside}:ro" in service["volumes"]
+    assert service["environment"]["PYTHONHASHSEED"] == "0"
+    assert any(ODD in volume for volume in service["volumes"]) is load(profile).gds
+    assert service["ulimits"] == {"memlock": -1}
+
+
+def test_a_service_waits_for_the_storage_and_may_lock_memory() -> None:
+    unit = bundle()["vllm-gds-blend.service"]
+    assert 'RequiresMountsFor="/mnt/a b$$c%%d"' in unit
+    assert "LimitMEMLOCK=infinity" in unit
+    assert "RequiresMountsFor" not in bundle("blend")["vllm-blend.service"]
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [(True, None), (False, "does not run it as it is"), (None, "no host was looked at")],
+)
+def test_the_readme_says_what_to_run_first(state: bool | None, told: str | None) -> None:
+    text = bundle(state=state)["README.md"]
+    assert ("kvpatch apply" in text) is (told is not None)
+    assert told is None or told in text
+    for name in bundle():
+        assert f"`{name}`" in text or name == "README.md"
+
+
+def test_the_server_has_a_script_of_its_own() -> None:
+    pair = Pair(Version("0.5.6"), Version("0.32.0"))
+    made = render("mp-cache", schema_of("0.5.6"), pair, {})
+    found = files(load("mp-cache"), pair, made, Path("/x"))
+    assert "lmcache server" in found["server.sh"]
+    assert "lmcache.yaml" not in found
+    assert (
+        yaml.safe_load(found["compose.yaml"])["services"]["lmcache"]["entrypoint"][0] == "lmcache"
+    )
+
+
+def test_nothing_is_written_over_unless_that_is_asked_for(tmp_path: Path) -> None:
+    texts = {"a": "1", "b.sh": "2"}
+    write(tmp_path / "new", texts, force=False)
+    assert (tmp_path / "new" / "b.sh").stat().st_mode & 0o111
+    with pytest.raises(KvpatchError, match="nothing was written") as caught:
+        write(tmp_path / "new", {"a": "3", "c": "4"}, force=False)
+    assert caught.value.exit_code is ExitCode.REFUSED
+    assert (tmp_path / "new" / "a").read_text() == "1"
+    assert not (tmp_path / "new" / "c").exists()
+    write(tmp_path / "new", {"a": "3"}, force=True)
+    assert (tmp_path / "new" / "a").read_text() == "3"

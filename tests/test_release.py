@@ -1,0 +1,75 @@
+"""The release that a configuration is for, and its keys kept for the same files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_site import install
+from kvpatch.outcome import ExitCode, KvpatchError
+from kvpatch.release import find_release, schema_of_files, version_of
+from kvpatch.schema import CONFIG
+from lmcache_config import files_of, schema_of
+from packaging.version import Version
+
+pytestmark = pytest.mark.releases
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "lib" / "python3.11" / "site-packages"
+    folder.mkdir(parents=True)
+    texts = {path: text.decode() for path, text in files_of("0.5.6").items()}
+    install(folder, "lmcache", "0.5.6", {"lmcache/__init__.py": "", **texts})
+    return folder
+
+
+def test_the_installed_release_is_read_from_its_files(site: Path) -> None:
+    found = find_release(None, site, None, None)
+    assert found.lmcache == Version("0.5.6")
+    assert found.schema == schema_of("0.5.6")
+    assert found.gds_blends is False
+    assert (found.vllm, found.python) == (None, None)
+
+
+def test_the_patch_for_gds_with_blending_is_seen(site: Path) -> None:
+    backend = site / "lmcache/v1/storage_backend/gds_backend.py"
+    backend.write_text(backend.read_text() + "# kvpatch KV009: here.\n")
+    assert find_release(None, site, None, None).gds_blends is True
+
+
+def test_changed_files_are_read_anew_and_the_same_ones_are_not(tmp_path: Path) -> None:
+    files = dict(files_of("0.5.6"))
+    version = Version("0.5.6")
+    first = schema_of_files(files.get, version, tmp_path)
+    assert len([*tmp_path.glob("schema/*.json")]) == 1
+    assert schema_of_files(files.get, version, tmp_path) == first
+    assert len([*tmp_path.glob("schema/*.json")]) == 1
+    files[CONFIG] = files[CONFIG].replace(b'"chunk_size"', b'"piece_size"')
+    changed = schema_of_files(files.get, version, tmp_path)
+    assert "piece_size" in changed.keys
+    assert "chunk_size" not in changed.keys
+
+
+def test_a_cache_that_was_tampered_with_is_not_believed(tmp_path: Path) -> None:
+    files = files_of("0.5.6")
+    schema_of_files(files.get, Version("0.5.6"), tmp_path)
+    (place,) = tmp_path.glob("schema/*.json")
+    place.write_text("{")
+    assert schema_of_files(files.get, Version("0.5.6"), tmp_path) == schema_of("0.5.6")
+
+
+@pytest.mark.parametrize("option", ["--vllm", "--lmcache"])
+def test_what_is_no_version_is_usage_with_an_example_of_its_own(option: str) -> None:
+    with pytest.raises(KvpatchError) as caught:
+        version_of(option, "abc")
+    assert caught.value.exit_code is ExitCode.USAGE
+    assert caught.value.hint.endswith(f"{option} {'0.32.0' if option == '--vllm' else '0.5.6'}")
+    assert version_of(option, None) is None
+
+
+def test_a_release_without_configuration_code_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(KvpatchError) as caught:
+        schema_of_files({}.get, Version("0.5.6"), tmp_path)
+    assert caught.value.exit_code is ExitCode.REFUSED

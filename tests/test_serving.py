@@ -1,0 +1,104 @@
+"""The command that starts vLLM, for every release's own flags."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from typing import Any
+
+import pytest
+from kvpatch.outcome import KvpatchError
+from kvpatch.serving import Serve, quoted, serving, shell
+from kvpatch.sizing import Wanted, numbers
+from kvpatch.templates import Pair, load
+from packaging.version import Version
+
+
+def serve(profile: str, vllm: str | None, lmcache: str = "0.5.6", **more: Any) -> Serve:
+    folder = more.pop("folder", None)
+    wanted = Wanted(**more)
+    pair = Pair(Version(lmcache), Version(vllm) if vllm else None)
+    template = load(profile)
+    made = numbers(wanted, gds=template.gds)
+    return serving(template, pair, wanted, made, config="/etc/l.yaml", folder=folder)
+
+
+def transfer(found: Serve) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(found.argv[found.argv.index("--kv-transfer-config") + 1])
+    return data
+
+
+@pytest.mark.parametrize("profile", ["blend", "gds-blend", "gds", "cpu-offload"])
+@pytest.mark.parametrize(("vllm", "bare"), [("0.16.0", False), ("0.17.0", True), ("0.33.0", True)])
+def test_letter_v_is_met_by_the_bare_setting_where_vllm_reads_it(
+    profile: str, vllm: str, bare: bool
+) -> None:
+    found = serve(profile, vllm)
+    extra = transfer(found).get("kv_connector_extra_config")
+    assert extra == ({"use_layerwise": True} if bare else None)
+    blends = load(profile).blends
+    assert ("--no-enable-prefix-caching" in found.argv) is blends
+    assert ("--enforce-eager" in found.argv) is (blends and not bare)
+
+
+def test_workers_get_the_file_and_the_seed() -> None:
+    found = serve("gds-blend", "0.32.0")
+    assert found.environ == {"LMCACHE_CONFIG_FILE": "/etc/l.yaml", "PYTHONHASHSEED": "0"}
+
+
+@pytest.mark.parametrize(
+    ("vllm", "blocks", "size"),
+    [("0.11.0", True, False), ("0.13.0", True, False), ("0.14.0", False, True)],
+)
+def test_native_offloading_has_no_flags_that_are_broken(
+    vllm: str, blocks: bool, size: bool
+) -> None:
+    found = serve("native-offload", vllm)
+    assert ("--kv-offloading-size" in found.argv) is size
+    assert ("--kv-transfer-config" in found.argv) is blocks
+    if blocks:
+        assert transfer(found)["kv_connector_extra_config"]["num_cpu_blocks"] > 0
+
+
+@pytest.mark.parametrize(
+    ("vllm", "kind", "direct"),
+    [("0.22.0", "fs_python", True), ("0.26.0", "fs", True), ("0.27.0", "fs", False)],
+)
+def test_the_file_system_tier_has_its_name_and_its_condition(
+    vllm: str, kind: str, direct: bool
+) -> None:
+    found = serve("native-offload", vllm, folder="/mnt/x")
+    (tier,) = transfer(found)["kv_connector_extra_config"]["secondary_tiers"]
+    assert tier == {"type": kind, "root_dir": "/mnt/x"}
+    assert any("O_DIRECT" in note for note in found.notes) is direct
+
+
+def test_native_offloading_without_a_release_is_refused() -> None:
+    with pytest.raises(KvpatchError, match="hangs on the release of vLLM"):
+        serve("native-offload", None)
+
+
+@pytest.mark.parametrize(("lmcache", "word"), [("0.4.2", "python"), ("0.4.3", "lmcache")])
+def test_the_server_is_started_as_its_release_has_it(lmcache: str, word: str) -> None:
+    found = serve("mp-cache", "0.32.0", lmcache)
+    assert found.server[0] == word
+    assert transfer(found)["kv_connector"] == "LMCacheMPConnector"
+
+
+def test_the_share_of_the_gpu_is_a_flag_where_it_can_be_computed() -> None:
+    known, unknown = serve("gds", "0.32.0", gpu_gib=80.0), serve("gds", "0.32.0")
+    assert known.argv[-2:] == ("--gpu-memory-utilization", "0.85")
+    assert "--gpu-memory-utilization" not in unknown.argv
+    assert any("4096 MiB" in note for note in unknown.notes)
+
+
+@pytest.mark.parametrize("word", ["a b", "it's", "$HOME", "\u00e4\u4e2d", "a\nb", "\\x41", ""])
+@pytest.mark.parametrize("wide", [True, False])
+def test_words_come_out_of_a_shell_as_they_went_in(word: str, wide: bool) -> None:
+    text = shell(("printf", "%s", word), wide=wide)
+    assert text.isascii()
+    said = subprocess.run(["bash", "-c", text], capture_output=True, check=True)
+    assert said.stdout.decode() == word
+    if word.isascii() and word.isprintable():
+        assert shlex.split(quoted(word)) == [word]
