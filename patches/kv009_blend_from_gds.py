@@ -275,6 +275,7 @@ PATCH = Patch(
     retire_when="An LMCache release blends chunks that GDS loads.",
     post_condition=blends_from_gds,
     faithful=released_elsewhere,
+    cures=("S",),
 )
 
 _STOCK_MANAGER = """
