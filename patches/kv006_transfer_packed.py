@@ -133,6 +133,8 @@ PATCH = Patch(
     faithful=released_elsewhere,
     cures=("K",),
     when=since("0.26.0"),
+    proved="equality with a reference loop on a CPU; not run on a GPU, and a CPU engine packs its "
+    "cache another way",
 )
 
 
