@@ -38,6 +38,7 @@ smoke-old: install
 benchmarks: install
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/validate.py
+	$(BIN)/python benchmarks/transfer.py
 
 generate: install
 	$(BIN)/python .ci/generate.py

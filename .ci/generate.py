@@ -10,7 +10,9 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CHECKOUT / "tests"))
 
 from kvpatch import catalogue, key_history, revision, series  # noqa: E402
-from kvpatch.readme import with_patch_table  # noqa: E402
+from kvpatch.readme import (
+    with_tables,
+)
 from kvpatch.schema import FILES  # noqa: E402
 from kvpatch.schema_source import parse_schema, read_schema  # noqa: E402
 from packaging.specifiers import SpecifierSet  # noqa: E402
@@ -39,7 +41,7 @@ def main() -> None:
     numbered = CHECKOUT / "patcher" / "revision.json"
     numbered.write_text(revision.renumbered(numbered.read_text(), chosen))
     readme = CHECKOUT / "README.md"
-    readme.write_text(with_patch_table(readme.read_text(), chosen))
+    readme.write_text(with_tables(readme.read_text(), chosen))
     (CHECKOUT / "patcher" / "lmcache_keys.json").write_text(keys())
     count = sum(map(len, releases.values()))
     print(f"{count} releases, {len(chosen.members)} patches")

@@ -65,6 +65,10 @@ TakeOut = Callable[[ast.Module], Rest]
 """Takes out of a module, whoever wrote it, what does a patch's work."""
 
 
+STATIC = "static only"
+"""The proof of a patch that was planned and judged on every release, and not run."""
+
+
 @dataclass(frozen=True)
 class Condition:
     """A condition of the pair of installed distributions under which a patch is needed."""
@@ -127,7 +131,11 @@ class Example:
 
 @dataclass(frozen=True)
 class Patch:
-    """One change to one distribution, with its reasons and its end in sight."""
+    """One change to one distribution, with its reasons and its end in sight.
+
+    ``cures`` are letters of :mod:`.compat`; ``proved`` says on which pairs it was run with and
+    without, or what else its effect was shown by.
+    """
 
     id: str
     distribution: str
@@ -143,6 +151,7 @@ class Patch:
     needs: tuple[Need, ...] = ()
     when: Condition | None = None
     take_out: TakeOut | None = None
+    proved: str = STATIC
 
     def in_range(self, version: Version) -> bool:
         """Whether this release of the distribution is one the patch was made for."""

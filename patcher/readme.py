@@ -1,24 +1,31 @@
-"""The README's patch table, generated from what the patch modules declare."""
+"""The README's tables of patches and of letters, generated from what the modules declare."""
 
 from __future__ import annotations
 
+from .compat import MEANINGS
+from .patch import Patch
 from .series import Member, Series
 
 BEGIN = "<!-- patch table: made by `make generate` from the patches' metadata -->"
 END = "<!-- end of the patch table -->"
+LETTERS_BEGIN = "<!-- letter table: made by `make generate` from the patches' metadata -->"
+LETTERS_END = "<!-- end of the letter table -->"
+UNPATCHED = {
+    "X": "no patch: refused, with the nearest pair that works",
+    "C": "no patch: refused, with the nearest pair that works",
+    "V": "no patch: launch settings, which `status` and the profiles give",
+}
+"""What becomes of the letters that no patch cures."""
 
 
-def with_patch_table(readme: str, series: Series) -> str:
-    """The README's text with the table between its two marks made anew.
+def with_tables(readme: str, series: Series) -> str:
+    """The README's text with both tables between their marks made anew.
 
     Raises:
-        ValueError: where the marks are not both there once.
+        ValueError: where the marks of a table are not both there once.
     """
-    if readme.count(BEGIN) != 1 or readme.count(END) != 1:
-        raise ValueError("the README must have each mark of the patch table once")
-    head, rest = readme.split(BEGIN)
-    _, tail = rest.split(END)
-    return f"{head}{BEGIN}\n{patch_table(series)}{END}{tail}"
+    made = _between(readme, BEGIN, END, patch_table(series))
+    return _between(made, LETTERS_BEGIN, LETTERS_END, letter_table(series))
 
 
 def patch_table(series: Series) -> str:
@@ -26,6 +33,36 @@ def patch_table(series: Series) -> str:
     rows = ["| patch | for | why | how | until |", "|---|---|---|---|---|"]
     rows += [_row(member) for member in series.members]
     return "\n".join(rows) + "\n"
+
+
+def letter_table(series: Series) -> str:
+    """A Markdown table with a row a letter: what fails, from which release on it is cured, proof.
+
+    Raises:
+        ValueError: where a letter has neither a patch nor a word on why not.
+    """
+    rows = ["| letter | what fails | cured by | proved by |", "|---|---|---|---|"]
+    for letter, meaning in MEANINGS.items():
+        cures = [m.patch for m in series.members if letter in m.patch.cures]
+        if not cures and letter not in UNPATCHED:
+            raise ValueError(f"nothing says what becomes of {letter}")
+        by = "<br>".join(map(_range, cures)) or UNPATCHED[letter]
+        proofs = "<br>".join(f"{patch.id}: {patch.proved}" for patch in cures)
+        rows.append(f"| {letter} | {meaning} | {by} | {proofs} |")
+    return "\n".join(rows) + "\n"
+
+
+def _between(text: str, begin: str, end: str, table: str) -> str:
+    if text.count(begin) != 1 or text.count(end) != 1:
+        raise ValueError(f"the README must have each mark of a table once: {begin}")
+    head, rest = text.split(begin)
+    _, tail = rest.split(end)
+    return f"{head}{begin}\n{table}{end}{tail}"
+
+
+def _range(patch: Patch) -> str:
+    condition = f", {patch.when.sentence}" if patch.when else ""
+    return f"{patch.id}: {patch.distribution} `{patch.versions}`{condition}"
 
 
 def _row(member: Member) -> str:

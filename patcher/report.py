@@ -341,6 +341,7 @@ def patch_details(member: Member) -> str:
         *([("when", patch.when.sentence)] if patch.when else []),
         ("upstream", patch.upstream),
         ("retire when", patch.retire_when),
+        ("proved", patch.proved),
     ]
     return "\n".join([f"{member.id}  {member.title}", "", *_table(rows)])
 

@@ -125,8 +125,6 @@ def work(run: Run) -> None:
         run.witness.watch_cache(smoke_witness.cache_engine())
     for step in order["steps"]:
         serve(run, prompts[step["prompt"]]["tokens"], step)
-    if order["role"] != "reference" and order["gds"]:
-        settle(order["gds_path"])
     if run.harness is not None:
         names = [smoke_platform.STAND_IN] if named else []
         run.result["stand_ins"] = run.harness.named() + names
@@ -178,12 +176,13 @@ def stop(run: Run) -> None:
 
 
 def settle(folder: str) -> None:
-    """Wait until the files that are written beside the requests no longer grow."""
-    before = -1
+    """Wait until the files that are written beside the requests have not grown for a second."""
+    before, same = -1, 0
     for _ in range(100):
         time.sleep(0.2)
         now = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
-        if now == before:
+        same = same + 1 if now == before else 0
+        if same == 5:
             return
         before = now
 
@@ -217,6 +216,9 @@ def serve(run: Run, tokens: list[int], step: dict[str, Any]) -> None:
         **witness.now,
     }
     if step.get("store") and witness.cache is not None:
+        if run.order["gds"]:
+            # What goes to GDS is known once it is written, which no request waits for.
+            settle(run.order["gds_path"])
         entry["known"] = witness.known(tokens)
     run.answer(entry)
 

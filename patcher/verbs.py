@@ -233,6 +233,7 @@ def _member_data(member: Member) -> Mapping[str, Any]:
         "upstream": patch.upstream,
         "retire_when": patch.retire_when,
         "cures": list(patch.cures),
+        "proved": patch.proved,
         "needs": [{"id": need.id, "versions": need.versions} for need in patch.needs],
         "when": patch.when.sentence if patch.when else None,
         "targets": [{"path": t.path, "versions": t.versions} for t in patch.targets],

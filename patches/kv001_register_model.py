@@ -125,6 +125,8 @@ PATCH = Patch(
     take_out=without_edits,
     cures=("H",),
     needs=(Need("KV002", DEFERRED),),
+    proved="run on a CPU: vLLM 0.32.0 with LMCache 0.5.6, vLLM 0.11.1.post2 with LMCache "
+    "0.3.9.post2",
 )
 
 _LATE_STOCK = '''

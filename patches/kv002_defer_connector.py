@@ -76,6 +76,7 @@ PATCH = Patch(
     take_out=without_edits,
     cures=("H",),
     needs=(Need("KV001", DEFERRED),),
+    proved="run on a CPU: vLLM 0.11.0 with LMCache 0.3.9.post2",
 )
 
 _EARLY_STOCK = '''

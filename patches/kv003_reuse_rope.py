@@ -132,6 +132,8 @@ PATCH = Patch(
     post_condition=moves_keys_by_the_models_rope,
     faithful=released_elsewhere,
     cures=("R",),
+    proved="run on a CPU with rope llama3: vLLM 0.32.0 with LMCache 0.5.6; the call that get_rope "
+    "refuses: static only",
 )
 
 _STOCK = """

@@ -77,6 +77,7 @@ PATCH = Patch(
     faithful=released_elsewhere,
     cures=("E",),
     when=since("0.11.1"),
+    proved="run on a CPU: vLLM 0.11.1.post2 with LMCache 0.3.9.post2",
 )
 
 _STOCK = """

@@ -133,6 +133,8 @@ PATCH = Patch(
     faithful=released_elsewhere,
     cures=("K",),
     when=since("0.26.0"),
+    proved="run on a CPU, on copies of the cache in a GPU's layout: vLLM 0.32.0 with LMCache "
+    "0.5.6; equal to a reference loop; not run on a GPU",
 )
 
 

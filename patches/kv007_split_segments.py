@@ -161,6 +161,7 @@ PATCH = Patch(
     retire_when="An LMCache release encodes the separator without special tokens.",
     post_condition=splits_at_the_separator,
     faithful=released_elsewhere,
+    proved="run on a CPU, without a BOS token: vLLM 0.32.0 with LMCache 0.5.6",
 )
 
 _STOCK = """

@@ -93,6 +93,7 @@ PATCH = Patch(
     retire_when="An LMCache release refuses such a configuration itself.",
     post_condition=checks_the_configuration,
     faithful=released_elsewhere,
+    proved="run on a CPU: vLLM 0.32.0 with LMCache 0.5.6",
 )
 
 _STOCK = """

@@ -275,6 +275,9 @@ PATCH = Patch(
     retire_when="An LMCache release blends chunks that GDS loads.",
     post_condition=blends_from_gds,
     faithful=released_elsewhere,
+    cures=("S",),
+    proved="run on a CPU across a restart, with a stand-in for cuFile: vLLM 0.32.0 with LMCache "
+    "0.5.6; concurrent stores: executed by tests",
 )
 
 _STOCK_MANAGER = """

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from kvpatch.index import Wheel, configured, connection, kept_releases, releases
 from kvpatch.outcome import KvpatchError
 from kvpatch.ranged import read_members
+from kvpatch.remote import RemoteWheel
 from kvpatch.stack import default_cache
 from packaging.version import Version
 
@@ -72,6 +73,18 @@ def release_file(distribution: str, version: str, path: str) -> bytes:
     if data is None:
         raise ReleaseFilesMissingError(f"{found.filename} has no {path}")
     return data
+
+
+def whole_release(distribution: str, version: str) -> RemoteWheel:
+    """A release as a folder, of which each file is read when it is asked for.
+
+    Raises:
+        ReleaseFilesMissingError: the index has no such release.
+    """
+    found = {wheel.version: wheel for wheel in _wheels(distribution)}.get(Version(version))
+    if found is None:
+        raise ReleaseFilesMissingError(f"the package index has no {distribution} {version}")
+    return RemoteWheel(found, _session(), default_cache())
 
 
 @cache

@@ -59,7 +59,8 @@ def blended(change: Any = None) -> list[Answer]:
         facts["key_error"] = 1e-7
         if step["prompt"] == "store":
             facts["known"] = 130
-        off = 0.0 if step.get("fill") or not step.get("sweep") else 0.3
+        priced = step.get("sweep") and not step.get("fill") and step["ratio"] < 1.0
+        off = 0.3 if priced else 0.0
         if change is not None:
             off = change(facts) or off
         found.append(Answer(step["prompt"], moved(off), facts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from fake_site import install, make_site
 from kvpatch.blending import released_elsewhere
 from kvpatch.outcome import Outcome
 from kvpatch.plan import Options, plan
-from kvpatch.tree import Provenance
+from kvpatch.tree import Package, Provenance
 from lmcache_files import (
     MEMO,
     NEW_VLLM,
@@ -32,6 +33,8 @@ pytestmark = pytest.mark.releases
 LAST = Version("0.5.7.dev0")
 ALL = [release.version for release in lmcache_releases() if Version(release.version) < LAST]
 FINAL = [r.version for r in lmcache_releases() if not r.pre and Version(r.version) < LAST]
+# What depends on the pair is the same in a pre-release and its final one.
+PAIRS = [(r, v) for r in ALL for v in (OLD_VLLM, VLLM, NEW_VLLM) if r in FINAL or v == NEW_VLLM]
 EDGES = ["0.3.3", "0.3.9.post2", "0.4.4", "0.5.3", FINAL[-1]]
 
 
@@ -60,17 +63,30 @@ def _expected(release: str, vllm: str) -> dict[str, Outcome]:
     return found
 
 
-@pytest.mark.parametrize("vllm", [OLD_VLLM, VLLM, NEW_VLLM])
-@pytest.mark.parametrize("release", ALL)
+@cache
+def _unsound(original: bytes, after: bytes) -> str | None:
+    """What is wrong with a rewritten file; many releases and pairs have the same one."""
+    compile(after, "after", "exec")
+    kept = released_elsewhere(ast.parse(original), ast.parse(after))
+    return None if kept.holds else kept.reason
+
+
+@cache
+def _judged(patch_id: str, release: Version, content: bytes) -> bool:
+    """Whether the post-condition of a patch holds for a file of that release."""
+    member = next(item for item in lmcache_series().members if item.id == patch_id)
+    return member.patch.post_condition(ast.parse(content), release).holds
+
+
+@pytest.mark.parametrize(("release", "vllm"), PAIRS)
 def test_every_patch_goes_into_every_release_of_its_range(release: str, vllm: str) -> None:
     found = planned_release(release, vllm)
     assert {patch.id: patch.outcome for patch in found.patches} == _expected(release, vllm)
     assert found.changes
     for file in found.changes:
         assert file.after is not None
-        compile(file.after, file.path, "exec")
         assert b"# kvpatch KV" in file.after
-        assert released_elsewhere(ast.parse(file.original), ast.parse(file.after)).holds
+        assert _unsound(file.original, file.after) is None
 
 
 @pytest.mark.parametrize("release", ALL)
@@ -86,16 +102,16 @@ def test_the_post_conditions_hold_after_and_not_before(release: str) -> None:
         for target in plans.targets:
             file = after[target.path]
             assert file.after is not None
-            check, version = member.patch.post_condition, Version(release)
-            assert check(ast.parse(file.after), version).holds
-            before.append(check(ast.parse(stock[target.path]), version).holds)
+            version = Package("lmcache", Version(release)).release
+            assert _judged(member.id, version, file.after)
+            before.append(_judged(member.id, version, stock[target.path]))
         assert not all(before), member.id
 
 
 @pytest.mark.parametrize("release", ALL)
 def test_a_second_apply_changes_nothing_and_each_original_is_kept(release: str) -> None:
     found = planned_release(release)
-    for thorough in (False, True):
+    for thorough in (False, True) if release in FINAL else (False,):
         options = Options(thorough=thorough, memo=MEMO)
         again = plan(lmcache_series(), Applied(release, NEW_VLLM, found), options)
         assert again.changes == ()

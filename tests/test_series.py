@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
 
 import pytest
@@ -130,6 +131,17 @@ def test_every_required_field_of_a_patch_says_something(member: Member) -> None:
     for sentence in (member.patch.why, member.patch.how, member.patch.retire_when):
         assert sentence.endswith("."), sentence
         assert len(sentence.split()) >= 5
+
+
+@pytest.mark.parametrize("member", SERIES.members, ids=lambda member: member.id)
+def test_a_pair_that_a_patch_was_run_on_is_one_that_takes_it(member: Member) -> None:
+    patch = member.patch
+    pairs = re.findall(r"vLLM ([\w.]+) with LMCache ([\w.]+)", patch.proved)
+    assert bool(pairs) is patch.proved.startswith("run on a CPU")
+    for vllm, lmcache in pairs:
+        there = {"vllm": Version(vllm), "lmcache": Version(lmcache.rstrip("."))}
+        assert patch.in_range(there[patch.distribution])
+        assert patch.when is None or patch.when.holds(there)
 
 
 @pytest.mark.parametrize("member", SERIES.members, ids=lambda member: member.id)

@@ -110,10 +110,13 @@ def test_the_gap_is_that_of_the_configured_ratio_as_lmcache_is() -> None:
     assert value["max_logprob_gap"] == pytest.approx(0.3)
 
 
-def test_zeros_at_separators_are_reported_and_not_judged() -> None:
-    check = _check(measured(), "separators")
-    assert (check.ok, check.limit) == (True, None)
-    assert check.value == pytest.approx(0.3)
+def test_zeros_at_separators_are_told_from_wrong_keys() -> None:
+    def spoil(facts: dict[str, Any]) -> float:
+        return 0.0 if facts.get("fill") else _at_ratio_one(facts)
+
+    found = measured(spoil)
+    assert _failed(found) == ["separators"]
+    assert _check(found, "separators").value == pytest.approx(0.5)
 
 
 def test_without_a_journal_the_originals_are_not_checked() -> None:
@@ -134,6 +137,6 @@ def test_a_cache_that_could_not_start_is_the_reason_for_nothing_stored() -> None
 
 def test_what_is_reported_and_not_judged_is_not_called_ok() -> None:
     found = {check.name: check.verdict for check in judge(measured())}
-    assert (found["gap"], found["separators"]) == ("reported", "reported")
+    assert (found["gap"], found["separators"]) == ("reported", "ok")
     assert (found["oracle"], found["gds"]) == ("ok", "not run")
     assert _check(FAULTS["oracle"](), "oracle").verdict == "NO"

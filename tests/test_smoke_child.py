@@ -175,13 +175,16 @@ class Engine:
         return [Names(outputs=[Names(logprobs=[first], token_ids=[0])])]
 
 folder = Path(tempfile.mkdtemp())
-run = smoke_child.Run({"out": str(folder / "out.json")})
+run = smoke_child.Run({"out": str(folder / "out.json"), "gds": True, "gds_path": "/gds"})
 run.engine, run.witness = Engine(), Witness("", lambda *_: None)
+written = []
+smoke_child.settle = written.append
+run.witness.cache = Names(lookup=lambda tokens: len(tokens) * len(written))
 smoke_child.serve(run, [5, 6], {"prompt": "store", "store": True})
 entry = json.loads((folder / "out.answers").read_text())
 numbers = torch.frombuffer(bytearray(base64.b64decode(entry["logprobs"])), dtype=torch.float32)
 print(json.dumps([run.engine.tokens, entry["token"], numbers.tolist(), run.witness.storing,
-                  run.witness.fill_separators]))
+                  run.witness.fill_separators, entry["known"], written]))
 """
 JITTER = """
 import json, torch
@@ -219,7 +222,11 @@ print(json.dumps([float(off), bool((layer.self_attn(x) == plain).all()), len(jit
 
 
 def test_an_answer_holds_the_whole_distribution_in_the_order_of_the_tokens() -> None:
-    assert run_in_target(SERVE) == [[5, 6], 0, [-0.5, -1.0, -2.0], True, False]
+    assert run_in_target(SERVE)[:5] == [[5, 6], 0, [-0.5, -1.0, -2.0], True, False]
+
+
+def test_what_is_known_of_a_stored_prompt_is_asked_once_gds_has_written_it() -> None:
+    assert run_in_target(SERVE)[5:] == [2, ["/gds"]]
 
 
 def test_rounding_is_put_into_every_part_and_taken_out_again() -> None:

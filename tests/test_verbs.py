@@ -92,6 +92,7 @@ def test_list_and_show_say_all_that_a_patch_declares() -> None:
         "upstream",
         "retire_when",
         "cures",
+        "proved",
         "needs",
         "when",
         "targets",
