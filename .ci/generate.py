@@ -10,9 +10,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CHECKOUT / "tests"))
 
 from kvpatch import catalogue, key_history, revision, series  # noqa: E402
-from kvpatch.readme import (
-    with_tables,
-)
+from kvpatch.readme import with_tables  # noqa: E402
 from kvpatch.schema import FILES  # noqa: E402
 from kvpatch.schema_source import parse_schema, read_schema  # noqa: E402
 from packaging.specifiers import SpecifierSet  # noqa: E402
