@@ -16,7 +16,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from .catalogue import load
 from .digest import sha256
-from .fold import Options
+from .fold import Memo, Options
 from .index import Wheel, configured, connection, releases, write_atomically
 from .matrix import Release, Row, Say, Workshop, summary
 from .outcome import ExitCode, KvpatchError
@@ -87,7 +87,7 @@ def validate(asked: Request, cache: Path, say: Say) -> Matrix:
             for name in PACKAGES
             for release in _listed(name, asked, cache, session, traffic)
         ]
-        workshop = Workshop(discover(), Options(known=load(), memo={}))
+        workshop = Workshop(discover(), Options(known=load(), memo=Memo()))
         kept = Kept(cache / "verdicts" / _digest(workshop.series))
         rows, pairs = _all([*found, *local], workshop, kept, asked.jobs, say)
     return Matrix(tuple(rows), tuple(pairs), traffic, time.monotonic() - begun)

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
-from kvpatch.fold import Options
+from kvpatch.fold import Memo, Options
 from kvpatch.matrix import Release, Row, Workshop, blocking, summary
 from kvpatch.outcome import KvpatchError
-from kvpatch.series import discover
 from packaging.version import Version
 from pair_stand_in import ATTENTION, UTILS, WORKER, files
+from planning import series
 
 
 @dataclass
@@ -37,7 +37,7 @@ def release(package: str, version: str, changes: dict[str, str | None] | None = 
 
 @pytest.fixture
 def workshop() -> Workshop:
-    return Workshop(discover(), Options(memo={}))
+    return Workshop(series(), Options(memo=Memo()))
 
 
 def test_a_pair_is_plain_data_with_the_first_failure_first(workshop: Workshop) -> None:

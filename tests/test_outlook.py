@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from commands import kvpatch, on
 from fake_site import FakeSite, install, make_site
-from pair_stand_in import ATTENTION, FILES, FLASH, UTILS, WORKER, replaced
+from pair_stand_in import ATTENTION, FILES, FLASH, UTILS, WORKER, replaced, vllm_patches_alone
 
 SHAPE = "(2, num_blocks, block_size, num_kv_heads, head_size)"
 SECOND = "(num_blocks, 2, block_size, num_kv_heads, head_size)"
+
+__all__ = ["vllm_patches_alone"]
 
 
 def host(prefix: Path, changes: dict[str, str | None] | None = None) -> FakeSite:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from commands import Ran, kvpatch
-from pair_stand_in import ATTENTION, GPU, UTILS, WORKER, replaced
+from pair_stand_in import ATTENTION, GPU, UTILS, WORKER, replaced, vllm_patches_alone
 from small_index import SmallIndex, small_index, wheel_bytes
+
+__all__ = ["vllm_patches_alone"]
 
 
 @pytest.fixture
