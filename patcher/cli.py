@@ -345,7 +345,7 @@ def compat(disk: Any, /, as_json: bool, only: Any, skip: Any, **where: Any) -> N
 @click.option(
     "--baseline",
     type=click.Path(path_type=Path),
-    help="An earlier --json report: exit 1 if a pair that was green is not.",
+    help="An earlier --json report or catalogue: exit 1 if a pair that was green is not.",
 )
 @click.option(
     "--jobs", default=8, show_default=True, type=click.IntRange(1, 64), help="Wheels read at once."
@@ -353,6 +353,14 @@ def compat(disk: Any, /, as_json: bool, only: Any, skip: Any, **where: Any) -> N
 @click.option("--markdown", type=click.Path(path_type=Path), help="Write a job summary there.")
 @click.option("--junit", type=click.Path(path_type=Path), help="Write a JUnit file there.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write the matrix as a page there.")
+@click.option(
+    "--catalogue", type=click.Path(path_type=Path), help="Write what came out as pairs.json there."
+)
+@click.option(
+    "--issue",
+    type=click.Path(path_type=Path),
+    help="Write there what is new or red since this kvpatch was made; nothing new, no file.",
+)
 @_json
 def validate(
     as_json: bool,
@@ -362,6 +370,8 @@ def validate(
     markdown: Path | None,
     junit: Path | None,
     html: Path | None,
+    catalogue: Path | None,
+    issue: Path | None,
     **asked: Any,
 ) -> None:
     """Plan and check every release of the package index, reading only the files it takes."""
@@ -370,7 +380,7 @@ def validate(
     from .validate import Request
 
     request = Request({"vllm": vllm, "lmcache": lmcache}, **asked)
-    files = summary.Files(markdown, junit, html)
+    files = summary.Files(markdown, junit, html, catalogue, issue)
     _finish(summary.report(request, baseline, files, default_cache(), _say), as_json)
 
 

@@ -21,6 +21,7 @@ from .model_checks import model_checks, separator_check
 from .model_config import Model, read_model
 from .outcome import ExitCode, KvpatchError, Report
 from .pair_checks import (
+    catalogue_check,
     distributions,
     extension_check,
     flashinfer_check,
@@ -155,6 +156,7 @@ def _pair(seen: _Seen) -> Iterator[Check]:
         yield fail("pair", f"LMCache {seen.lmcache}, and no vLLM beside it", "install vLLM")
     else:
         yield _verdict(seen)
+        yield catalogue_check(seen.vllm, seen.lmcache)
         patched = seen.pair.registered
         told = "LMCache is told of the model" if patched else "LMCache is not told of the model"
         yield ok("patches", told) if patched else fail("patches", told, "run `kvpatch apply`")

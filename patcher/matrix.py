@@ -49,7 +49,10 @@ class Release:
 
 @dataclass(frozen=True)
 class Row:
-    """What planning the series on one release came to, or why it could not be read."""
+    """What planning the series on one release came to, or why it could not be read.
+
+    ``key`` is the release's.
+    """
 
     package: str
     version: str
@@ -57,6 +60,7 @@ class Row:
     patches: tuple[Mapping[str, Any], ...] = ()
     error: KvpatchError | None = None
     registered: bool = True
+    key: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -71,6 +75,7 @@ class Row:
             "distribution": self.package,
             "version": self.version,
             "file": self.name,
+            "sha256": self.key,
             "ok": self.ok,
             "patches": [dict(patch) for patch in self.patches],
             "error": self.error and {"code": self.error.code, "message": self.error.message},
@@ -101,14 +106,16 @@ class Workshop:
         try:
             found = self.planned(release, None)
         except KvpatchError as error:
-            return Row(release.package, str(release.version), release.name, error=error)
+            version = str(release.version)
+            return Row(release.package, version, release.name, error=error, key=release.key)
         wanted = release.package != "vllm" or found.plan.goal_holds
         patches = tuple(
             {"id": patch.id, "outcome": patch.outcome.value, "reason": patch.reason}
             for patch in found.plan.patches
         )
-        name = release.name
-        return Row(release.package, str(release.version), name, patches, registered=wanted)
+        name, key = release.name, release.key
+        version = str(release.version)
+        return Row(release.package, version, name, patches, registered=wanted, key=key)
 
     def pair(self, vllm: Release, lmcache: Release) -> dict[str, Any]:
         """One entry of ``data.pairs``.

@@ -175,7 +175,8 @@ def _row(release: Release, workshop: Workshop, memory: Mapping[str, Any]) -> Row
         return workshop.row(release)
     patches = tuple(known["patches"])
     version, registered = str(release.version), bool(known["registered"])
-    return Row(release.package, version, release.name, patches, registered=registered)
+    name, key = release.name, release.key
+    return Row(release.package, version, name, patches, registered=registered, key=key)
 
 
 def _row_memory(rows: Sequence[Row], release: Release) -> dict[str, Any] | None:
