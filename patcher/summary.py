@@ -11,9 +11,10 @@ from typing import Any
 
 from packaging.version import Version
 
+from .fsops import Disk
 from .matrix import Row, Say, blocking
 from .outcome import ExitCode, KvpatchError, Outcome, Report
-from .pairs import Pairs, build, load, read
+from .pairs import Pairs, Ran, build, load, read
 from .plan import GOAL
 from .series import discover
 from .tree import PACKAGES
@@ -31,8 +32,17 @@ class Files:
     issue: Path | None = None
 
 
-def report(asked: Request, baseline: Path | None, files: Files, cache: Path, say: Say) -> Report:
+def report(
+    asked: Request,
+    baseline: Path | None,
+    files: Files,
+    cache: Path,
+    say: Say,
+    disk: Disk | None = None,
+) -> Report:
     """What ``kvpatch validate`` says: counts, then what is red, then the outcome.
+
+    With a ``disk``, the pairs are also run.
 
     Raises:
         KvpatchError: as :func:`kvpatch.validate.validate`; ``bad-baseline`` (exit 2);
@@ -46,16 +56,27 @@ def report(asked: Request, baseline: Path | None, files: Files, cache: Path, say
     earlier = _earlier(files.catalogue)
     matrix = validate(asked, cache, say)
     errors = (*failures(matrix), *regressions(matrix, was))
+    told, data = text(matrix), matrix.data
+    ran: tuple[Ran, ...] = ()
+    if disk is not None:
+        from . import rehearsal
+
+        found = rehearsal.rehearse(matrix.pairs, discover().digest, cache, disk, say)
+        errors, ran = (*errors, *found.errors), found.ran
+        told = "\n".join([told, "", *rehearsal.text(found)])
+    data["ran"] = [vars(one) for one in ran]
     _write(files, matrix, errors)
     if files.catalogue is not None:
-        _put(files.catalogue, catalogue(matrix, asked, earlier))
+        _put(files.catalogue, catalogue(matrix, asked, earlier, ran))
     if files.issue is not None:
         _tell(files.issue, matrix, errors)
     code = ExitCode.NO if errors else ExitCode.DONE
-    return Report("validate", text(matrix), matrix.data, code, errors)
+    return Report("validate", told, data, code, errors)
 
 
-def catalogue(matrix: Matrix, asked: Request, earlier: Pairs | None) -> str:
+def catalogue(
+    matrix: Matrix, asked: Request, earlier: Pairs | None, ran: Sequence[Ran] = ()
+) -> str:
     """The text of ``pairs.json`` for a matrix; a run over a few releases leaves the others in."""
     wheels = {
         name: {r.version: r.key for r in matrix.rows if r.package == name} for name in PACKAGES
@@ -66,6 +87,7 @@ def catalogue(matrix: Matrix, asked: Request, earlier: Pairs | None) -> str:
         discover().digest,
         datetime.now(timezone.utc).date(),
         earlier,
+        ran,
         whole=not any(asked.specs.values()) and not asked.sources,
     )
 
