@@ -67,7 +67,7 @@ class SmallIndex:
                 "yanked": name in self.yanked,
             }
             for name, data in self.wheels.items()
-            if name.startswith(f"{package}-")
+            if name.startswith(f"{package.replace('-', '_')}-")
         ]
         data = {"meta": {"api-version": "1.1"}, "name": package, "files": entries, "versions": []}
         kind = {"Content-Type": "application/vnd.pypi.simple.v1+json"}
