@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from .catalogue import load
 from .digest import sha256
 from .fold import Memo, Options
 from .index import Wheel, configured, connection, releases, write_atomically
+from .index_config import extras
 from .matrix import Release, Row, Say, Workshop, summary
 from .outcome import ExitCode, KvpatchError
 from .remote import RemoteWheel, Traffic
@@ -79,14 +81,16 @@ def validate(asked: Request, cache: Path, say: Say) -> Matrix:
     for spec in asked.specs.values():
         _specifiers(spec)
     local = [_local(path) for path in asked.sources]
+    index = configured()
     traffic = Traffic()
     with ExitStack() as stack:
-        session = stack.enter_context(connection(configured(), threads=asked.jobs))
+        session = stack.enter_context(connection(index, threads=asked.jobs))
         found = [
             release
             for name in PACKAGES
             for release in _listed(name, asked, cache, session, traffic)
         ]
+        found += _linked(extras(index).folders, asked, found)
         workshop = Workshop(discover(), Options(known=load(), memo=Memo()))
         kept = Kept(cache / "verdicts" / _digest(workshop.series))
         rows, pairs = _all([*found, *local], workshop, kept, asked.jobs, say)
@@ -243,13 +247,58 @@ def _listed(
     name: str, asked: Request, cache: Path, session: requests.Session, traffic: Traffic
 ) -> Iterator[Release]:
     spec = asked.specs.get(name) or FIRST[name]
-    for wheel in releases(name, spec, pre=asked.pre, cache=cache):
-        if not wheel.yanked:
+    for wheel in releases(name, spec, pre=asked.pre, cache=cache, sdists=True):
+        if wheel.sdist and not wheel.yanked:
+            yield Release(wheel.distribution, wheel.version, NoWheel(wheel), wheel.filename)
+        elif not wheel.yanked:
             yield _release(wheel, RemoteWheel(wheel, session, cache, traffic))
+
+
+def _linked(folders: Sequence[Path], asked: Request, found: Sequence[Release]) -> Iterator[Release]:
+    """The wheels of find-links folders, of releases that the index lacks."""
+    there = {(release.package, release.version) for release in found}
+    for path in sorted(path for folder in folders for path in folder.glob("*.whl")):
+        try:
+            name, version, _, _ = parse_wheel_filename(path.name)
+        except InvalidWheelFilename:
+            continue
+        if name not in PACKAGES or (name, version) in there:
+            continue
+        spec = _specifiers(asked.specs.get(name) or FIRST[name])
+        if spec.contains(version, prereleases=True) and (asked.pre or not version.is_prerelease):
+            there.add((name, version))
+            yield _local(path)
 
 
 def _release(wheel: Wheel, holder: RemoteWheel) -> Release:
     return Release(wheel.distribution, wheel.version, holder, wheel.filename, wheel.sha256)
+
+
+@dataclass(frozen=True)
+class NoWheel:
+    """A release that has but a source distribution: a row that says so."""
+
+    sdist: Wheel
+
+    def read(self, path: str) -> bytes | None:  # noqa: ARG002
+        """Nothing can be read of it.
+
+        Raises:
+            KvpatchError: ``only-sdist``, exit 4.
+        """
+        raise KvpatchError(
+            "only-sdist",
+            f"{self.sdist.filename} is all that the index has of this release, and no wheel",
+            "build a wheel, and give it with --source",
+            ExitCode.ENVIRONMENT,
+        )
+
+    def opaque(self, module: str) -> bool:
+        """As :meth:`read`."""
+        return self.read(module) is not None
+
+    def forget(self) -> None:
+        """Nothing is held."""
 
 
 def _local(path: Path) -> Release:
