@@ -118,8 +118,10 @@ class Pairs:
         The first keeps this vLLM, the second this LMCache. Where neither has a partner, it is the
         newest pair that works.
         """
-        with_vllm = [(pair[1], known) for pair, known in self._green if pair[0] == vllm.public]
-        with_lmcache = [(p[0], known) for p, known in self._green if p[1] == lmcache.public]
+        itself = (vllm.public, lmcache.public)
+        others = [(pair, known) for pair, known in self._green if pair != itself]
+        with_vllm = [(pair[1], known) for pair, known in others if pair[0] == vllm.public]
+        with_lmcache = [(pair[0], known) for pair, known in others if pair[1] == lmcache.public]
         found = []
         if one := _nearest(lmcache, with_vllm, list(self.lmcache)):
             found.append(f"LMCache {one[0]} with this vLLM{_star(one[1])}")

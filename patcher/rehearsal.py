@@ -131,6 +131,7 @@ def _installable(pairs: Sequence[Mapping[str, Any]], cache: Path) -> list[tuple[
 
 def _run(vllm: str, lmcache: str, cache: Path, disk: Disk, say: Say) -> Report:
     found = stack.ensure(vllm, lmcache, cache=cache, say=say)
+    say("making a copy of it by hard links")
     with _copy(found.root) as root:
         where = Where(root / "bin" / "python")
         applied = verbs.apply(where, Choice(), disk, dry_run=False, while_running=False)

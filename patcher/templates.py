@@ -145,8 +145,11 @@ class Template:
                 )
 
     def _nearest(self, pair: Pair) -> str:
-        """The nearest pairs that blend, by the catalogue, as the end of a sentence."""
-        if not self.blends or pair.vllm is None or pair.lmcache is None:
+        """The nearest pairs that blend, by the catalogue, as the end of a sentence.
+
+        Of GDS the catalogue says too little.
+        """
+        if not self.blends or self.gds or pair.vllm is None or pair.lmcache is None:
             return ""
         from . import pairs
 
