@@ -16,6 +16,7 @@ from .outcome import KvpatchError, Outcome
 from .plan import GOAL, Plan, plan
 from .series import Series
 from .tree import Package, Provenance, Source
+from .wheel_notes import Pins, notes, read_pins
 
 if TYPE_CHECKING:
     pass
@@ -31,6 +32,9 @@ class Holder(Protocol):
 
     def opaque(self, module: str) -> bool:
         """Whether a module is there other than as source."""
+
+    def metadata(self) -> bytes | None:
+        """The text of METADATA; None where there is none."""
 
     def forget(self) -> None:
         """Drop what is held in memory and can be had again."""
@@ -100,6 +104,7 @@ class Workshop:
     facts: Facts = field(default_factory=Facts)
     _plans: dict[tuple[Any, ...], Planned] = field(default_factory=dict)
     _sides: dict[tuple[Any, ...], Side] = field(default_factory=dict)
+    _pins: dict[Release, Pins] = field(default_factory=dict)
 
     def row(self, release: Release) -> Row:
         """Plan the series on one release alone."""
@@ -130,7 +135,15 @@ class Workshop:
         then = before
         if changed:
             then = check(*(self.side(found.release, found.after) for found in planned))
-        return pair_data(vllm, lmcache, before, then, [found.plan for found in planned])
+        data = pair_data(vllm, lmcache, before, then, [found.plan for found in planned])
+        pins = (self.pins(vllm), self.pins(lmcache))
+        return {**data, "notes": list(notes(*pins, lmcache.version))}
+
+    def pins(self, release: Release) -> Pins:
+        """What the wheel of a release asks of other distributions."""
+        if release not in self._pins:
+            self._pins[release] = read_pins(release.holder.metadata())
+        return self._pins[release]
 
     def planned(self, release: Release, other: Release | None) -> Planned:
         """The plan of the patches for one release, beside another package's."""

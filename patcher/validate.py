@@ -297,6 +297,10 @@ class NoWheel:
         """As :meth:`read`."""
         return self.read(module) is not None
 
+    def metadata(self) -> bytes | None:
+        """As :meth:`read`."""
+        return self.read("METADATA")
+
     def forget(self) -> None:
         """Nothing is held."""
 

@@ -27,6 +27,9 @@ class Held:
     def opaque(self, module: str) -> bool:
         return any(path.startswith(f"{module.replace('.', '/')}/") for path in self.texts)
 
+    def metadata(self) -> bytes | None:
+        return self.texts.get("METADATA")
+
     def forget(self) -> None:
         self.forgotten += 1
 
@@ -42,7 +45,16 @@ def workshop() -> Workshop:
 
 def test_a_pair_is_plain_data_with_the_first_failure_first(workshop: Workshop) -> None:
     data = workshop.pair(release("vllm", "0.12.0", {ATTENTION: ""}), release("lmcache", "0.5.6"))
-    assert list(data) == ["vllm", "lmcache", "before", "after", "ok", "settings", "findings"]
+    assert list(data) == [
+        "vllm",
+        "lmcache",
+        "before",
+        "after",
+        "ok",
+        "settings",
+        "findings",
+        "notes",
+    ]
     assert (data["before"], data["after"], data["ok"]) == (["H", "A"], ["A"], False)
     assert [(f["letter"], f["before"], f["after"]) for f in data["findings"]] == [
         ("H", True, False),
