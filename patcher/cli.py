@@ -350,6 +350,13 @@ def compat(disk: Any, /, as_json: bool, only: Any, skip: Any, **where: Any) -> N
 @click.option(
     "--jobs", default=8, show_default=True, type=click.IntRange(1, 64), help="Wheels read at once."
 )
+@click.option(
+    "--max-download",
+    default=0,
+    metavar="MB",
+    type=click.IntRange(0),
+    help="Read wheels up to that size whole where their server answers no ranges.",
+)
 @click.option("--markdown", type=click.Path(path_type=Path), help="Write a job summary there.")
 @click.option("--junit", type=click.Path(path_type=Path), help="Write a JUnit file there.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write the matrix as a page there.")

@@ -140,23 +140,8 @@ class Template:
                 raise KvpatchError(
                     "no-cure",
                     f"{shown} can't run {self.name}: {' '.join(refusal['why'].split())}",
-                    refusal["instead"].format(nearest=self.own.get("nearest", "cpu-offload"))
-                    + self._nearest(pair),
+                    refusal["instead"].format(nearest=self.own.get("nearest", "cpu-offload")),
                 )
-
-    def _nearest(self, pair: Pair) -> str:
-        """The nearest pairs that blend, by the catalogue, as the end of a sentence.
-
-        Of GDS the catalogue says too little.
-        """
-        if not self.blends or self.gds or pair.vllm is None or pair.lmcache is None:
-            return ""
-        from . import pairs
-
-        shipped = pairs.load()
-        known = shipped.of(pair.vllm, pair.lmcache)
-        # What is green here is refused for a setting of the profile, not for the pair.
-        return "" if known and known.ok else f"; {shipped.advice(pair.vllm, pair.lmcache)}"
 
     def connector(self, pair: Pair) -> dict[str, Any]:
         """How the KV connector is named on this pair."""

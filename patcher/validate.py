@@ -36,12 +36,17 @@ _SCHEMA = 1
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for. A spec is one of PEP 440, empty for :data:`FIRST`."""
+    """What the user asked for. A spec is one of PEP 440, empty for :data:`FIRST`.
+
+    ``max_download`` is the size in MB up to which a wheel is read whole where its server answers no
+    ranges.
+    """
 
     specs: Mapping[str, str]
     pre: bool = False
     sources: tuple[Path, ...] = ()
     jobs: int = 8
+    max_download: int = 0
 
 
 @dataclass(frozen=True)
@@ -251,7 +256,8 @@ def _listed(
         if wheel.sdist and not wheel.yanked:
             yield Release(wheel.distribution, wheel.version, NoWheel(wheel), wheel.filename)
         elif not wheel.yanked:
-            yield _release(wheel, RemoteWheel(wheel, session, cache, traffic))
+            most = asked.max_download * 1_000_000
+            yield _release(wheel, RemoteWheel(wheel, session, cache, traffic, most))
 
 
 def _linked(folders: Sequence[Path], asked: Request, found: Sequence[Release]) -> Iterator[Release]:

@@ -21,7 +21,7 @@ _TORCH = (
     ("0.4.5", "2.11"),
     ("0.5.4", "2.13"),
 )
-"""From which LMCache on its wheel's extension is built for which torch; METADATA has no word of it."""
+"""From which LMCache on its wheel is built for which torch; METADATA has no word of it."""
 _LAST = Version("0.5.6")
 _FALLS_BACK = Version("0.4.4")
 

@@ -169,6 +169,23 @@ def test_the_issue_is_written_where_something_is_new_and_taken_away_where_nothin
     assert "KV001 is missing" in text.read_text()
 
 
+def test_without_ranges_small_wheels_are_read_whole_where_that_is_allowed(
+    index: SmallIndex,
+) -> None:
+    by_ranges = pairs(kvpatch("validate", "--json"))
+    for path in index_folder().rglob("*"):
+        if path.is_file():
+            path.unlink()
+    index.rangeless = True
+    ran = kvpatch("validate", "--json")
+    rows = [row for row in ran.data["releases"] if row["distribution"] == "vllm"]
+    assert [row["error"]["code"] for row in rows] == ["no-ranges", "no-ranges"]
+    assert "--max-download" in ran.envelope["errors"][0]["hint"]
+    ran = kvpatch("validate", "--json", "--max-download", "1")
+    assert pairs(ran) == by_ranges
+    assert ran.data["summary"]["bytes"] == sum(map(len, index.wheels.values()))
+
+
 def test_a_damaged_cache_is_read_anew(index: SmallIndex) -> None:
     first = kvpatch("validate", "--json")
     for path in index_folder().rglob("*"):
