@@ -106,10 +106,10 @@ class Workshop:
     _sides: dict[tuple[Any, ...], Side] = field(default_factory=dict)
     _pins: dict[Release, Pins] = field(default_factory=dict)
 
-    def row(self, release: Release) -> Row:
-        """Plan the series on one release alone."""
+    def row(self, release: Release, beside: Release | None = None) -> Row:
+        """Plan the series on one release, alone or beside one of the other package."""
         try:
-            found = self.planned(release, None)
+            found = self.planned(release, beside)
         except KvpatchError as error:
             version = str(release.version)
             return Row(release.package, version, release.name, error=error, key=release.key)

@@ -145,7 +145,8 @@ def _all(
     memories = {release: kept.of(release) for release in found}
     fresh = [r for r in found if not _complete(r, memories[r], sides)]
     _fetch(fresh, workshop, jobs, say)
-    rows = [_row(release, workshop, memories[release]) for release in found]
+    newest = {name: side[-1] for name, side in sides.items()}
+    rows = [_row(release, newest, workshop, memories[release]) for release in found]
     readable = {row.package + row.version for row in rows if row.error is None}
     pairs: list[Mapping[str, Any]] = []
     count = len(sides["lmcache"])
@@ -178,10 +179,16 @@ def _all(
     return rows, pairs
 
 
-def _row(release: Release, workshop: Workshop, memory: Mapping[str, Any]) -> Row:
+def _row(
+    release: Release,
+    newest: Mapping[str, Release],
+    workshop: Workshop,
+    memory: Mapping[str, Any],
+) -> Row:
     known = memory.get("row")
     if known is None:
-        return workshop.row(release)
+        other = PACKAGES[1 - PACKAGES.index(release.package)]
+        return workshop.row(release, newest[other])
     patches = tuple(known["patches"])
     version, registered = str(release.version), bool(known["registered"])
     name, key = release.name, release.key
@@ -231,8 +238,8 @@ def _fetch(found: Sequence[Release], workshop: Workshop, jobs: int, say: Say) ->
                 small.prefetch(path for path in small.entries if path.endswith(".py"))
             if len(pair) == len(PACKAGES):
                 workshop.pair(pair["vllm"], pair["lmcache"])
-            for release in pair.values():
-                workshop.row(release)
+            for name, release in pair.items():
+                workshop.row(release, pair.get(PACKAGES[1 - PACKAGES.index(name)]))
         for name, release in pair.items():
             if isinstance(release.holder, RemoteWheel):
                 wanted[name].update(dict.fromkeys(release.holder.read_paths))

@@ -34,7 +34,7 @@ def test_compat_says_the_letters_before_and_after(tmp_path: Path) -> None:
     assert (data["before"], data["after"], data["ok"], data["settings"]) == (["H"], [], True, False)
     text = kvpatch("compat", "--site", site.path).out
     assert "letters     H as it stands, none with the patches" in text
-    assert "blends      after `kvpatch apply`" in text
+    assert "blends      after `kvpatch apply" in text
     on(site, "apply")
     assert on(site, "compat").data["compat"]["before"] == []
     assert "blends      yes" in kvpatch("compat", "--site", site.path).out
