@@ -11,13 +11,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
+
+if TYPE_CHECKING:
+    from datetime import date
 
 SCHEMA = 1
 _FILE = Path(__file__).with_name("pairs.json")

@@ -121,10 +121,10 @@ def pair_data(versions: Mapping[str, Version]) -> dict[str, Any] | None:
     ``before`` and ``after`` are the letters as released and with all patches, None for a pair that
     the catalogue lacks; ``nearest`` are pairs to take instead of one that does not blend.
     """
-    from . import pairs
-
     if not {"vllm", "lmcache"} <= set(versions):
         return None
+    from . import pairs
+
     shipped, pair = pairs.load(), (versions["vllm"], versions["lmcache"])
     known = shipped.of(*pair)
     return {
