@@ -4,8 +4,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := setup.cfg pyproject.toml README.md $(wildcard patcher/* patches/* profiles/*)
 
+VALIDATED := build/validate
+
 # smoke-old takes minutes and 4 GB; run it nightly.
-.PHONY: install lint test test-all try smoke-old benchmarks generate clean
+.PHONY: install lint test test-all try smoke-old benchmarks generate validate validate-run issue
+.PHONY: clean
 
 install: $(VENV)/.installed
 
@@ -42,6 +45,26 @@ benchmarks: install
 
 generate: install
 	$(BIN)/python .ci/generate.py
+
+# Every release of the index against the shipped catalogue. In a job, the summary is its summary.
+validate: install
+	@rm -rf $(VALIDATED) && mkdir -p $(VALIDATED)
+	@code=0; $(BIN)/kvpatch validate --baseline patcher/pairs.json \
+		--markdown $(VALIDATED)/summary.md --junit $(VALIDATED)/junit.xml \
+		--html $(VALIDATED)/matrix.html --issue $(VALIDATED)/issue.md || code=$$?; \
+	test -z "$$GITHUB_STEP_SUMMARY" || cat $(VALIDATED)/summary.md >> "$$GITHUB_STEP_SUMMARY"; \
+	exit $$code
+
+# What the last `make validate` found new or red, as an issue; printed where there is no token.
+issue:
+	@.ci/issue.sh $(VALIDATED)/issue.md
+
+# Runs a pair for real and notes that in the catalogue: make validate-run VLLM=0.32.0 LMCACHE=0.5.6
+VLLM ?= 0.32.0
+LMCACHE ?= 0.5.6
+validate-run: install
+	$(BIN)/kvpatch validate --run --vllm '==$(VLLM)' --lmcache '==$(LMCACHE)' \
+		--catalogue patcher/pairs.json
 
 clean:
 	rm -rf $(VENV) .venv-3.* build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

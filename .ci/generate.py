@@ -1,4 +1,4 @@
-"""Makes what is generated: planned releases, LMCache's keys, the series' number, the table."""
+"""Makes what is generated: planned releases, the pairs, LMCache's keys, the number, the tables."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CHECKOUT / "tests"))
 
-from kvpatch import catalogue, key_history, revision, series  # noqa: E402
-from kvpatch.readme import with_tables  # noqa: E402
+from kvpatch import catalogue, key_history, pairs, revision, series, summary  # noqa: E402
+from kvpatch.readme import with_pair_table, with_tables  # noqa: E402
 from kvpatch.schema import FILES  # noqa: E402
 from kvpatch.schema_source import parse_schema, read_schema  # noqa: E402
+from kvpatch.stack import default_cache  # noqa: E402
+from kvpatch.validate import FIRST, Request, validate  # noqa: E402
 from packaging.specifiers import SpecifierSet  # noqa: E402
 from packaging.version import Version  # noqa: E402
 from releases import (  # noqa: E402
@@ -38,11 +40,17 @@ def main() -> None:
     (CHECKOUT / "patcher" / "releases.json").write_text(text)
     numbered = CHECKOUT / "patcher" / "revision.json"
     numbered.write_text(revision.renumbered(numbered.read_text(), chosen))
+    blending = CHECKOUT / "patcher" / "pairs.json"
+    earlier = pairs.read(blending.read_text()) if blending.exists() else None
+    asked = Request(dict.fromkeys(FIRST, ""))
+    matrix = validate(asked, default_cache(), print)
+    blending.write_text(summary.catalogue(matrix, asked, earlier))
     readme = CHECKOUT / "README.md"
-    readme.write_text(with_tables(readme.read_text(), chosen))
+    told = with_tables(readme.read_text(), chosen)
+    readme.write_text(with_pair_table(told, pairs.read(blending.read_text())))
     (CHECKOUT / "patcher" / "lmcache_keys.json").write_text(keys())
     count = sum(map(len, releases.values()))
-    print(f"{count} releases, {len(chosen.members)} patches")
+    print(f"{count} releases, {len(matrix.pairs)} pairs, {len(chosen.members)} patches")
 
 
 def _files(chosen: series.Series, package: str, release: str) -> dict[str, bytes]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
-import copy
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from packaging.version import Version
 
@@ -75,31 +74,38 @@ def as_written(found: ast.AST | None, source: str) -> bool:
 
 def released_elsewhere(stock: ast.Module, patched: ast.Module) -> Judgement:
     """Judge whether the patched module is the stock one outside the functions patches edit."""
-    if ast.dump(_rest(stock)) == ast.dump(_rest(patched)):
+    if list(_rest(stock.body)) == list(_rest(patched.body)):
         return Judgement(
             True, "outside the functions that blending uses the module is the stock one"
         )
     return Judgement(False, "the module differs from the stock one beyond what blending uses")
 
 
-def _rest(module: ast.Module) -> ast.Module:
-    rest = copy.deepcopy(module)
-    rest.body = list(_kept(rest.body, ""))
-    return rest
-
-
-def _kept(body: list[ast.stmt], owner: str) -> Iterator[ast.stmt]:
+def _rest(body: list[ast.stmt], owner: str = "") -> Iterator[str]:
+    """What patches leave alone: of edited functions the name, decorators and annotation alone."""
     for node in body:
         if isinstance(node, Function):
-            if node.name.startswith(PREFIX) or owner + node.name in ADDED:
+            name = owner + node.name
+            if node.name.startswith(PREFIX) or name in ADDED:
                 continue
-            if owner + node.name in EDITED:
-                node.body, node.args = [], ast.parse("lambda: 0", mode="eval").body.args  # type: ignore[attr-defined]
+            if name in EDITED:
+                yield f"{type(node).__name__} {name}"
+                yield from _dumped([*node.decorator_list, node.returns])
+                continue
         elif isinstance(node, ast.ClassDef):
-            node.body = list(_kept(node.body, f"{owner}{node.name}."))
+            yield f"class {owner}{node.name}"
+            yield from _dumped([*node.decorator_list, *node.bases, *node.keywords])
+            yield from _rest(node.body, f"{owner}{node.name}.")
+            yield "end"
+            continue
         elif not owner and find(node, "from ___ import Attention"):
             continue
-        yield node
+        yield ast.dump(node)
+
+
+def _dumped(nodes: Iterable[ast.AST | None]) -> Iterator[str]:
+    for node in nodes:
+        yield "none" if node is None else ast.dump(node)
 
 
 def since(release: str) -> Condition:

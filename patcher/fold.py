@@ -30,6 +30,9 @@ _LARGEST = 1_000_000
 MARK = b"# kvpatch KV"
 """What every file that kvpatch rewrote holds: each patch says in a comment what it inserted."""
 
+_Fault = tuple[str, Refusal]
+"""The id of the patch that can't go in, and why."""
+
 _Parsed = ast.Module | str
 """A parsed text, or a sentence why it does not parse."""
 
@@ -42,8 +45,15 @@ class Rewrite:
     faithful: Mapping[Faithful, Judgement]
 
 
-Memo = dict[tuple[str, ...], Rewrite]
-"""What rewriting a text came to, by its digest and those of the patches."""
+@dataclass
+class Memo:
+    """What was worked out for texts, by their digests and those of the patches.
+
+    ``transformed`` has what the patches make of a text, ``rewrites`` that with what was judged.
+    """
+
+    transformed: dict[tuple[str, ...], bytes | _Fault] = field(default_factory=dict)
+    rewrites: dict[tuple[str, ...], Rewrite] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -290,12 +300,8 @@ def _proved(base: bytes, items: Items, options: Options) -> bytes | None:
     known = options.known.outcome(items, sha256(base))
     if known is None:
         return None
-    after = _transformed(base, items)
+    after = _transformed(base, items, options.memo)
     return after if isinstance(after, bytes) and sha256(after) == known[0] else None
-
-
-_Fault = tuple[str, Refusal]
-"""The id of the patch that can't go in, and why."""
 
 
 def _rewrite(
@@ -305,9 +311,9 @@ def _rewrite(
     first = items[0][0].id
     if isinstance(stock, str):
         return first, Refusal(Outcome.MISSING, f"this Python can't parse the file: {stock}")
-    key = (sha256(base), *(f"{m.digest} {t.path} {t.versions}" for m, t in items))
-    kept = None if memo is None else memo.get(key)
-    after = kept.after if kept else _transformed(base, items)
+    key = _key(base, items)
+    kept = None if memo is None else memo.rewrites.get(key)
+    after = kept.after if kept else _transformed(base, items, memo)
     if isinstance(after, tuple):
         return after
     folded = _parsed(after)
@@ -318,7 +324,7 @@ def _rewrite(
         after, {check: _asked(partial(check, stock, folded)) for check in checks}
     )
     if memo is not None:
-        memo[key] = rewrite
+        memo.rewrites[key] = rewrite
     works = _judge(folded, release, items)
     for member, _ in items:
         for judgement in (works[member.id], rewrite.faithful[member.patch.faithful]):
@@ -328,7 +334,20 @@ def _rewrite(
     return rewrite
 
 
-def _transformed(base: bytes, items: Items) -> bytes | _Fault:
+def _key(base: bytes, items: Items) -> tuple[str, ...]:
+    return (sha256(base), *(f"{m.digest} {t.path} {t.versions}" for m, t in items))
+
+
+def _transformed(base: bytes, items: Items, memo: Memo | None) -> bytes | _Fault:
+    if memo is None:
+        return _transform(base, items)
+    key = _key(base, items)
+    if key not in memo.transformed:
+        memo.transformed[key] = _transform(base, items)
+    return memo.transformed[key]
+
+
+def _transform(base: bytes, items: Items) -> bytes | _Fault:
     from . import rewrite, splice
 
     culprit = items[0][0].id

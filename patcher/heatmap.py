@@ -19,6 +19,7 @@ def page(data: Mapping[str, Any]) -> str:
 def compact(data: Mapping[str, Any]) -> dict[str, Any]:
     """The data as the page takes it: findings once each, and by number in the pairs."""
     findings: dict[tuple[str, ...], int] = {}
+    notes: dict[str, int] = {}
     pairs = []
     for pair in data["pairs"]:
         numbers = []
@@ -37,12 +38,14 @@ def compact(data: Mapping[str, Any]) -> dict[str, Any]:
                 "ok": pair["ok"],
                 "s": pair["settings"],
                 "f": numbers,
+                "n": [notes.setdefault(note, len(notes)) for note in pair.get("notes", ())],
             }
         )
     return {
         "summary": data["summary"],
         "meanings": dict(MEANINGS),
         "findings": list(findings),
+        "notes": list(notes),
         "pairs": pairs,
     }
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import configparser
 import contextlib
 import json
 import os
-import sys
 import tempfile
 import time
 from base64 import b64encode
@@ -14,26 +12,37 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from packaging.specifiers import SpecifierSet
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from packaging.version import Version
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    canonicalize_name,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
+from packaging.version import InvalidVersion, Version
 
 from .digest import sha256
+from .index_config import Index as Index
+from .index_config import configured as configured
+from .index_config import extras
 from .outcome import ExitCode, KvpatchError
 
 if TYPE_CHECKING:
     import requests
 
 TIMEOUT_S = 60.0
-_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
-_SCHEMA = 1
+_SCHEMA = 2
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """One wheel of one release: what the index says of it. ``size`` is in bytes."""
+    """One wheel of one release: what the index says of it. ``size`` is in bytes.
+
+    Where a release has but a source distribution, it is that, and ``sdist`` is true.
+    """
 
     distribution: str
     version: Version
@@ -42,45 +51,7 @@ class Wheel:
     size: int | None
     sha256: str | None
     yanked: bool
-
-
-@dataclass(frozen=True)
-class Index:
-    """Where to ask. ``login`` belongs to that host alone, and is never shown or stored.
-
-    ``url`` is None for the index client's own default.
-    """
-
-    url: str | None
-    login: tuple[str, str] | None = None
-
-    def __repr__(self) -> str:
-        return f"Index({self.url!r}{', with a login' if self.login else ''})"
-
-
-def configured(environ: Mapping[str, str] | None = None) -> Index:
-    """The index that uv or pip is configured with: by a variable, else by pip's files.
-
-    Further indexes (``extra-index-url``) are not asked: a release of theirs is another build.
-    """
-    given = os.environ if environ is None else environ
-    for name in _VARIABLES:
-        # uv also takes "name=url".
-        value = given.get(name, "").strip()
-        label, equals, rest = value.partition("=")
-        if name == "UV_DEFAULT_INDEX" and equals and "/" not in label:
-            value = rest
-        if value:
-            return _index(value)
-    for path in _pip_files(given):
-        parser = configparser.RawConfigParser()
-        try:
-            parser.read_string(path.read_text("utf-8"))
-        except (OSError, UnicodeDecodeError, configparser.Error):
-            continue
-        if value := parser.get("global", "index-url", fallback="").strip():
-            return _index(value)
-    return Index(None)
+    sdist: bool = False
 
 
 @contextlib.contextmanager
@@ -98,12 +69,14 @@ def connection(index: Index, *, threads: int = 1) -> Iterator[requests.Session]:
     busy = Retry(
         total=3, backoff_factor=0.3, status_forcelist=(429, 500, 502, 503, 504), redirect=10
     )
+    logins = {one.url: one.login for one in (index, *extras(index).indexes) if one.url}
     with requests.Session() as session:
         for scheme in ("https://", "http://"):
             adapter = requests.adapters.HTTPAdapter(max_retries=busy, pool_maxsize=threads)
             session.mount(scheme, adapter)
-        if index.url is not None and index.login is not None:
-            session.auth = _login_for(index.url, index.login)
+        known = {url: login for url, login in logins.items() if login is not None}
+        if known:
+            session.auth = _logins_for(known)
         yield session
 
 
@@ -115,6 +88,7 @@ def releases(
     index: Index | None = None,
     cache: Path | None = None,
     max_age_s: float = 3600.0,
+    sdists: bool = False,
 ) -> tuple[Wheel, ...]:
     """One wheel of each release, by version; a wheel for x86_64 Linux where there is one.
 
@@ -125,6 +99,7 @@ def releases(
         index: the one to ask; None for the one pip and uv are configured with.
         cache: a folder that keeps the list; None keeps nothing.
         max_age_s: how many seconds a kept list is good for.
+        sdists: whether releases without any wheel are listed too.
 
     Raises:
         KvpatchError: ``no-network``, ``no-such-distribution``, ``no-validate-extra``; exit 4.
@@ -134,7 +109,7 @@ def releases(
     place = None if cache is None else _kept_place(cache, asked, name)
     wheels = None if place is None else _kept(place, max_age_s)
     if wheels is None:
-        wheels = _one_each(_fetch(asked, name))
+        wheels = _one_each(_everywhere(asked, name))
         if place is not None:
             _keep(place, wheels)
     wanted = SpecifierSet(spec)
@@ -143,6 +118,7 @@ def releases(
         for wheel in wheels
         if wanted.contains(wheel.version, prereleases=True)
         and (pre or not wheel.version.is_prerelease)
+        and (sdists or not wheel.sdist)
     )
 
 
@@ -155,13 +131,14 @@ def wheels_of(
         KvpatchError: ``no-network``, ``no-such-distribution``, ``no-validate-extra``; exit 4.
     """
     asked = configured() if index is None else index
-    found = _fetch(asked, canonicalize_name(distribution))
-    return tuple(wheel for wheel in found if wheel.version == version)
+    found = _everywhere(asked, canonicalize_name(distribution))
+    return tuple(wheel for wheel in found if wheel.version == version and not wheel.sdist)
 
 
 def kept_releases(distribution: str, *, cache: Path) -> tuple[Wheel, ...]:
     """What an earlier run kept, however old, pre-releases included; empty where nothing is."""
-    return _kept(_kept_place(cache, configured(), canonicalize_name(distribution)), None) or ()
+    found = _kept(_kept_place(cache, configured(), canonicalize_name(distribution)), None) or ()
+    return tuple(wheel for wheel in found if not wheel.sdist)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -210,6 +187,42 @@ def no_network(what: str, error: Exception) -> KvpatchError:
     )
 
 
+def _everywhere(index: Index, name: str) -> list[Wheel]:
+    """The files of the index, and of further places those of releases that the index lacks.
+
+    A release that is in both is the index's: another place may have another build of it.
+    """
+    further = extras(index)
+    try:
+        found = _fetch(index, name)
+    except KvpatchError as error:
+        if error.code != "no-such-distribution" or not further.indexes:
+            raise
+        found = []
+    there = {wheel.version for wheel in found}
+    for place in further.indexes:
+        try:
+            more = _fetch(place, name)
+        except KvpatchError as error:
+            if error.code != "no-such-distribution":
+                raise
+            continue
+        found += [wheel for wheel in more if wheel.version not in there]
+        there |= {wheel.version for wheel in more}
+    if not found:
+        raise _no_such(name)
+    return found
+
+
+def _no_such(name: str) -> KvpatchError:
+    return KvpatchError(
+        "no-such-distribution",
+        f"the package index has no distribution {name}",
+        "check the name, and the index that pip or uv is configured with",
+        ExitCode.ENVIRONMENT,
+    )
+
+
 def _fetch(index: Index, name: str) -> list[Wheel]:
     try:
         import requests
@@ -228,12 +241,7 @@ def _fetch(index: Index, name: str) -> list[Wheel]:
             client = PyPISimple(index.url or PYPI_SIMPLE_ENDPOINT, session=session)
             packages = client.get_project_page(name, timeout=TIMEOUT_S).packages
     except NoSuchProjectError:
-        raise KvpatchError(
-            "no-such-distribution",
-            f"the package index has no distribution {name}",
-            "check the name, and the index that pip or uv is configured with",
-            ExitCode.ENVIRONMENT,
-        ) from None
+        raise _no_such(name) from None
     except (
         requests.RequestException,
         UnsupportedContentTypeError,
@@ -246,17 +254,20 @@ def _fetch(index: Index, name: str) -> list[Wheel]:
         raise no_network(what, error) from None
     wheels = []
     for package in packages:
-        if package.package_type != "wheel":
+        sdist = package.package_type == "sdist"
+        if package.package_type != "wheel" and not sdist:
             continue
         try:
-            _, version, _, _ = parse_wheel_filename(package.filename)
-        except InvalidWheelFilename:
+            if sdist:
+                _, version = parse_sdist_filename(package.filename)
+            else:
+                _, version, _, _ = parse_wheel_filename(package.filename)
+        except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
             continue
         digest = package.digests.get("sha256")
         yanked = bool(package.is_yanked)
-        wheels.append(
-            Wheel(name, version, package.filename, package.url, package.size, digest, yanked)
-        )
+        file = (package.filename, package.url, package.size, digest, yanked, sdist)
+        wheels.append(Wheel(name, version, *file))
     return wheels
 
 
@@ -269,8 +280,10 @@ def _one_each(wheels: list[Wheel]) -> tuple[Wheel, ...]:
     return tuple(chosen[version] for version in sorted(chosen))
 
 
-def _preference(wheel: Wheel) -> tuple[bool, int, str]:
-    """Which of a release's wheels to read: not yanked, then by platform, then always the same."""
+def _preference(wheel: Wheel) -> tuple[bool, bool, int, str]:
+    """Which of a release's files to read: a wheel, not yanked, then by platform, then by name."""
+    if wheel.sdist:
+        return True, wheel.yanked, 0, wheel.filename
     _, _, _, tags = parse_wheel_filename(wheel.filename)
     platforms = {tag.platform for tag in tags}
     if any("linux" in platform and "x86_64" in platform for platform in platforms):
@@ -279,50 +292,32 @@ def _preference(wheel: Wheel) -> tuple[bool, int, str]:
         rank = 1
     else:
         rank = 2 if any("linux" in platform for platform in platforms) else 3
-    return wheel.yanked, rank, wheel.filename
+    return False, wheel.yanked, rank, wheel.filename
 
 
-def _index(url: str) -> Index:
-    parts = urlsplit(url)
-    if "@" not in parts.netloc:
-        return Index(url)
-    _, _, host = parts.netloc.rpartition("@")
-    login = (unquote(parts.username or ""), unquote(parts.password or ""))
-    return Index(urlunsplit(parts._replace(netloc=host)), login)
-
-
-def _login_for(url: str, login: tuple[str, str]) -> requests.auth.AuthBase:
+def _logins_for(logins: Mapping[str, tuple[str, str]]) -> requests.auth.AuthBase:
     import requests
 
-    origin = urlsplit(url)[:2]
-    pair = b64encode(":".join(login).encode()).decode()
+    pairs = {
+        urlsplit(url)[:2]: b64encode(":".join(login).encode()).decode()
+        for url, login in logins.items()
+    }
 
-    class OneHost(requests.auth.AuthBase):
+    class OwnHosts(requests.auth.AuthBase):
         def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-            if urlsplit(request.url or "")[:2] == origin:
+            pair = pairs.get(urlsplit(request.url or "")[:2])
+            if pair is not None:
                 request.headers["Authorization"] = f"Basic {pair}"
+            elif found := requests.utils.get_netrc_auth(request.url or ""):
+                requests.auth.HTTPBasicAuth(*found)(request)
             return request
 
-    return OneHost()
-
-
-def _pip_files(environ: Mapping[str, str]) -> list[Path]:
-    """pip's configuration files, the one that rules first."""
-    home = Path(environ.get("HOME") or Path.home())
-    config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
-    shared = (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(os.pathsep)
-    files = [Path(environ.get("VIRTUAL_ENV") or sys.prefix) / "pip.conf"]
-    files += [config / "pip" / "pip.conf", home / ".pip" / "pip.conf"]
-    files += [Path(folder) / "pip" / "pip.conf" for folder in shared if folder]
-    files.append(Path("/etc/pip.conf"))
-    named = environ.get("PIP_CONFIG_FILE")
-    if named == os.devnull:
-        return []
-    return [Path(named), *files] if named else files
+    return OwnHosts()
 
 
 def _kept_place(cache: Path, index: Index, name: str) -> Path:
-    digest = sha256(f"{index.url}".encode())[:12]
+    places = [index.url, *(place.url for place in extras(index).indexes)]
+    digest = sha256(" ".join(map(str, places)).encode())[:12]
     return cache / "index" / digest / f"{name}.json"
 
 

@@ -16,6 +16,7 @@ from .outcome import KvpatchError, Outcome
 from .plan import GOAL, Plan, plan
 from .series import Series
 from .tree import Package, Provenance, Source
+from .wheel_notes import Pins, notes, read_pins
 
 if TYPE_CHECKING:
     pass
@@ -31,6 +32,9 @@ class Holder(Protocol):
 
     def opaque(self, module: str) -> bool:
         """Whether a module is there other than as source."""
+
+    def metadata(self) -> bytes | None:
+        """The text of METADATA; None where there is none."""
 
     def forget(self) -> None:
         """Drop what is held in memory and can be had again."""
@@ -49,7 +53,10 @@ class Release:
 
 @dataclass(frozen=True)
 class Row:
-    """What planning the series on one release came to, or why it could not be read."""
+    """What planning the series on one release came to, or why it could not be read.
+
+    ``key`` is the release's.
+    """
 
     package: str
     version: str
@@ -57,6 +64,7 @@ class Row:
     patches: tuple[Mapping[str, Any], ...] = ()
     error: KvpatchError | None = None
     registered: bool = True
+    key: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -71,6 +79,7 @@ class Row:
             "distribution": self.package,
             "version": self.version,
             "file": self.name,
+            "sha256": self.key,
             "ok": self.ok,
             "patches": [dict(patch) for patch in self.patches],
             "error": self.error and {"code": self.error.code, "message": self.error.message},
@@ -95,20 +104,23 @@ class Workshop:
     facts: Facts = field(default_factory=Facts)
     _plans: dict[tuple[Any, ...], Planned] = field(default_factory=dict)
     _sides: dict[tuple[Any, ...], Side] = field(default_factory=dict)
+    _pins: dict[Release, Pins] = field(default_factory=dict)
 
-    def row(self, release: Release) -> Row:
-        """Plan the series on one release alone."""
+    def row(self, release: Release, beside: Release | None = None) -> Row:
+        """Plan the series on one release, alone or beside one of the other package."""
         try:
-            found = self.planned(release, None)
+            found = self.planned(release, beside)
         except KvpatchError as error:
-            return Row(release.package, str(release.version), release.name, error=error)
+            version = str(release.version)
+            return Row(release.package, version, release.name, error=error, key=release.key)
         wanted = release.package != "vllm" or found.plan.goal_holds
         patches = tuple(
             {"id": patch.id, "outcome": patch.outcome.value, "reason": patch.reason}
             for patch in found.plan.patches
         )
-        name = release.name
-        return Row(release.package, str(release.version), name, patches, registered=wanted)
+        name, key = release.name, release.key
+        version = str(release.version)
+        return Row(release.package, version, name, patches, registered=wanted, key=key)
 
     def pair(self, vllm: Release, lmcache: Release) -> dict[str, Any]:
         """One entry of ``data.pairs``.
@@ -123,7 +135,15 @@ class Workshop:
         then = before
         if changed:
             then = check(*(self.side(found.release, found.after) for found in planned))
-        return pair_data(vllm, lmcache, before, then, [found.plan for found in planned])
+        data = pair_data(vllm, lmcache, before, then, [found.plan for found in planned])
+        pins = (self.pins(vllm), self.pins(lmcache))
+        return {**data, "notes": list(notes(*pins, lmcache.version))}
+
+    def pins(self, release: Release) -> Pins:
+        """What the wheel of a release asks of other distributions."""
+        if release not in self._pins:
+            self._pins[release] = read_pins(release.holder.metadata())
+        return self._pins[release]
 
     def planned(self, release: Release, other: Release | None) -> Planned:
         """The plan of the patches for one release, beside another package's."""

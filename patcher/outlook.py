@@ -10,6 +10,8 @@ from .codebase import Facts
 from .compat import MEANINGS, Verdict, after, check_tree, compat_data, compat_text
 from .host import View
 from .outcome import KvpatchError, Report
+from .pairs import load
+from .tree import PACKAGES
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,15 @@ class Outlook:
 
     @property
     def lines(self) -> list[str]:
-        """The letters as text."""
-        return compat_text(self.data)
+        """The letters as text, how they were come by, and what to take where they stay."""
+        told = compat_text(self.data)
+        versions = self.seen.host.versions
+        if set(versions) >= set(PACKAGES):
+            pair = versions["vllm"], versions["lmcache"]
+            told.append(f"catalogue   {load().standing(*pair)}")
+            if self.after.complete and not self.after.green:
+                told.append(f"instead     {load().advice(*pair)}")
+        return told
 
     def refuse(self) -> None:
         """See that the patches are worth applying.
@@ -45,8 +54,9 @@ class Outlook:
             "incurable",
             f"{pair} can't blend, letter {finding.letter}: {MEANINGS[finding.letter]}; "
             f"{finding.sentence} ({finding.path}:{finding.line})",
-            "take another release of one of the two: `kvpatch validate` lists the pairs that work; "
-            "`--only ID` applies a patch all the same",
+            f"{load().advice(*(self.seen.host.versions[name] for name in PACKAGES))}; "
+            "`kvpatch validate` lists all pairs that work, and `--only ID` applies a patch all the "
+            "same",
         )
 
 

@@ -10,12 +10,28 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from . import pairs
 from .diagnosis import Check, fail, not_checked, ok, warn
 from .probe import Answer
 
 _FLASHINFER = ("flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache")
 _FATAL = Version("0.4.4")
 _RUNNER = (("0.22", "Qwen3"), ("0.23", "Llama"), ("0.25", "Qwen2"), ("0.29", "all models"))
+
+
+def catalogue_check(vllm: Version, lmcache: Version) -> Check:
+    """What was found out of the two releases when this kvpatch was made."""
+    shipped, name = pairs.load(), "catalogue"
+    known, standing = shipped.of(vllm, lmcache), shipped.standing(vllm, lmcache)
+    if known is None:
+        return warn(name, standing, "`kvpatch compat` reads its letters, `kvpatch smoke` runs it")
+    before, after = (" ".join(letters) or "none" for letters in (known.before, known.after))
+    told = f"letters {before} as released, {after} with all patches; {standing}"
+    if not known.ok:
+        return fail(name, f"it does not blend: {told}", shipped.advice(vllm, lmcache))
+    if known.settings:
+        return warn(name, told, "letter V: set VLLM_USE_V2_MODEL_RUNNER=0, or see `kvpatch compat`")
+    return ok(name, told)
 
 
 def distributions(site: Path) -> Mapping[str, tuple[str, tuple[str, ...]]]:

@@ -285,7 +285,8 @@ def _no_ranges(what: str) -> KvpatchError:
     return KvpatchError(
         "no-ranges",
         f"the server that holds {what} does not answer a range of bytes with that range",
-        "use an index whose file server supports HTTP ranges",
+        "use an index whose file server supports HTTP ranges; `kvpatch validate --max-download MB` "
+        "reads small wheels whole",
         ExitCode.ENVIRONMENT,
     )
 

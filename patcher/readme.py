@@ -1,13 +1,16 @@
-"""The README's tables of patches and of letters, generated from what the modules declare."""
+"""The README's tables: patches and letters by what they declare, pairs by the catalogue."""
 
 from __future__ import annotations
 
 from .compat import MEANINGS
+from .pairs import Pairs, table
 from .patch import Patch
 from .series import Member, Series
 
 BEGIN = "<!-- patch table: made by `make generate` from the patches' metadata -->"
 END = "<!-- end of the patch table -->"
+PAIRS_BEGIN = "<!-- pair table: made by `make generate` from the catalogue -->"
+PAIRS_END = "<!-- end of the pair table -->"
 LETTERS_BEGIN = "<!-- letter table: made by `make generate` from the patches' metadata -->"
 LETTERS_END = "<!-- end of the letter table -->"
 UNPATCHED = {
@@ -26,6 +29,16 @@ def with_tables(readme: str, series: Series) -> str:
     """
     made = _between(readme, BEGIN, END, patch_table(series))
     return _between(made, LETTERS_BEGIN, LETTERS_END, letter_table(series))
+
+
+def with_pair_table(readme: str, pairs: Pairs) -> str:
+    """The README's text with the table of pairs between its two marks made anew.
+
+    Raises:
+        ValueError: where the marks are not both there once.
+    """
+    text = f"\nAs validated on {pairs.date}.\n\n{table(pairs)}"
+    return _between(readme, PAIRS_BEGIN, PAIRS_END, text)
 
 
 def patch_table(series: Series) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import struct
+import tempfile
 import threading
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from .digest import sha256
 from .index import Wheel, write_atomically
@@ -60,12 +62,17 @@ class Traffic:
 
 @dataclass
 class RemoteWheel:
-    """One wheel of the index. Nothing but the directory is read until a member is asked for."""
+    """One wheel of the index. Nothing but the directory is read until a member is asked for.
+
+    Where its server answers no ranges, a wheel of at most ``max_download`` bytes is read whole.
+    """
 
     wheel: Wheel
     session: requests.Session
     cache: Path
     traffic: Traffic = field(default_factory=Traffic)
+    max_download: int = 0
+    _whole: Path | None = None
     _entries: Mapping[str, Entry] | None = None
     _members: dict[str, bytes] = field(default_factory=dict)
     _asked: dict[str, None] = field(default_factory=dict)
@@ -138,17 +145,41 @@ class RemoteWheel:
     def _fetch(self, run: list[tuple[Entry, str]]) -> None:
         start = run[0][0].offset
         end = max(_end(entry, path) for entry, path in run)
-        file = RangedFile(
-            self.session, self.wheel.url, self.wheel.size, self.wheel.filename, tail=0
-        )
-        file.fetch(start, end)
+        file = self._opened(tail=0)
+        if isinstance(file, RangedFile):
+            file.fetch(start, end)
+        last = min(end, file.seek(0, io.SEEK_END))
         file.seek(start)
-        data = file.read(min(end, file.size) - start)
-        self.traffic.add(len(data))
+        data = file.read(last - start)
+        if isinstance(file, RangedFile):
+            self.traffic.add(len(data))
         for entry, path in run:
             member = self._unpacked(entry, path, data[entry.offset - start :])
             self._members[path] = member
             write_atomically(self._member_place(path, entry), member)
+
+    def _opened(self, tail: int) -> RangedFile | BinaryIO:
+        """The wheel by ranges, or the whole of it where its server knows none and it is small."""
+        wheel = self.wheel
+        if self._whole is None:
+            try:
+                return RangedFile(self.session, wheel.url, wheel.size, wheel.filename, tail=tail)
+            except KvpatchError as error:
+                if error.code != "no-ranges" or not 0 < (wheel.size or 0) <= self.max_download:
+                    raise
+            self._whole = self._downloaded()
+        return self._whole.open("rb")
+
+    def _downloaded(self) -> Path:
+        from .download import fetch
+
+        place = self.cache / "whole" / f"{self.wheel.sha256}.whl"
+        if not place.is_file():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=place.parent) as folder:
+                fetch(self.wheel, Path(folder), lambda _: None).replace(place)
+            self.traffic.add(self.wheel.size or 0)
+        return place
 
     def _unpacked(self, entry: Entry, path: str, data: bytes) -> bytes:
         if data[:4] != b"PK\x03\x04" or len(data) < _LOCAL_HEADER:
@@ -171,16 +202,15 @@ class RemoteWheel:
         return member
 
     def _fetched_directory(self) -> Mapping[str, Entry]:
-        file = RangedFile(
-            self.session, self.wheel.url, self.wheel.size, self.wheel.filename, tail=_TAIL
-        )
+        file = self._opened(tail=_TAIL)
         try:
             with zipfile.ZipFile(file) as archive:
                 infos = archive.infolist()
         except (zipfile.BadZipFile, EOFError, NotImplementedError, ValueError) as error:
             raise self._bad(f"is not a sound wheel ({error})") from None
         finally:
-            self.traffic.add(file.fetched)
+            if isinstance(file, RangedFile):
+                self.traffic.add(file.fetched)
         if len(infos) > _MOST_MEMBERS:
             raise self._bad(f"has {len(infos)} members, more than {_MOST_MEMBERS}")
         entries = {

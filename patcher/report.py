@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from packaging.version import Version
@@ -115,13 +115,52 @@ def revertible(standings: Sequence[Standing]) -> bool:
     return any(item.ours for item in standings) and all(item.revertible for item in standings)
 
 
-def status_text(seen: View) -> str:
+def pair_data(versions: Mapping[str, Version]) -> dict[str, Any] | None:
+    """``data.pair``: what the catalogue knows of a pair of releases; None where one is missing.
+
+    ``before`` and ``after`` are the letters as released and with all patches, None for a pair that
+    the catalogue lacks; ``nearest`` are pairs to take instead of one that does not blend.
+    """
+    if not {"vllm", "lmcache"} <= set(versions):
+        return None
+    from . import pairs
+
+    shipped, pair = pairs.load(), (versions["vllm"], versions["lmcache"])
+    known = shipped.of(*pair)
+    return {
+        "before": list(known.before) if known else None,
+        "after": list(known.after) if known else None,
+        "ok": known.ok if known else None,
+        "settings": known.settings if known else None,
+        "tested": known is not None,
+        "standing": shipped.standing(*pair),
+        "nearest": [] if known and known.ok else list(shipped.nearest(*pair)),
+    }
+
+
+def _pair_line(known: Mapping[str, Any] | None) -> list[str]:
+    """The letters of a pair of releases by the catalogue, in a line."""
+    if known is None:
+        return []
+    if not known["tested"]:
+        return [f"pair        {known['standing']}; `kvpatch compat` reads its letters"]
+    before, after = (" ".join(known[when]) or "none" for when in ("before", "after"))
+    lines = [
+        f"pair        letters {before} as released, {after} with all patches; {known['standing']}"
+    ]
+    if not known["ok"]:
+        lines.append(f"            does not blend: take {', or '.join(known['nearest'])}")
+    return lines
+
+
+def status_text(seen: View, known: Mapping[str, Any] | None = None) -> str:
     """Is this host patched, with what, and can it be taken back; then the details."""
     standings = seen.host.standings
     lines = [environment_line(seen), ""]
     lines += [
         f"patched     {_patched_answer(seen.plan, standings)}{_hindrance(seen)}",
         f"take back   {_back_answer(seen)}{_stuck(seen)}",
+        *_pair_line(known),
     ]
     if seen.host.interrupted:
         lines.append("interrupted a run stopped half way; the next apply or revert cleans up")

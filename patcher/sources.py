@@ -40,6 +40,11 @@ class Folder:
         base = self.root.joinpath(*module.split("."))
         return base.is_dir() or any(base.parent.glob(f"{base.name}.*.so"))
 
+    def metadata(self) -> bytes | None:
+        """The text of METADATA of a wheel that was unpacked there; None where there is none."""
+        found = sorted(self.root.glob("*.dist-info/METADATA"))
+        return found[0].read_bytes() if len(found) == 1 else None
+
     def forget(self) -> None:
         """Nothing is held."""
 
@@ -75,6 +80,11 @@ class WheelFile:
             name.startswith(f"{base}/") or (name.startswith(f"{base}.") and name.endswith(".so"))
             for name in self._names
         )
+
+    def metadata(self) -> bytes | None:
+        """The text of METADATA; None where there is none."""
+        found = [name for name in self._names if name.endswith(".dist-info/METADATA")]
+        return self.read(min(found, key=len)) if found else None
 
     def forget(self) -> None:
         """Nothing is held but the directory."""

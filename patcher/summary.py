@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
 
+from .fsops import Disk
 from .matrix import Row, Say, blocking
 from .outcome import ExitCode, KvpatchError, Outcome, Report
+from .pairs import Pairs, Ran, build, load, read
 from .plan import GOAL
+from .series import discover
 from .tree import PACKAGES
 from .validate import Matrix, Request, validate
 
@@ -24,25 +28,98 @@ class Files:
     markdown: Path | None = None
     junit: Path | None = None
     html: Path | None = None
+    catalogue: Path | None = None
+    issue: Path | None = None
 
 
-def report(asked: Request, baseline: Path | None, files: Files, cache: Path, say: Say) -> Report:
+def report(
+    asked: Request,
+    baseline: Path | None,
+    files: Files,
+    cache: Path,
+    say: Say,
+    disk: Disk | None = None,
+) -> Report:
     """What ``kvpatch validate`` says: counts, then what is red, then the outcome.
+
+    With a ``disk``, the pairs are also run.
 
     Raises:
         KvpatchError: as :func:`kvpatch.validate.validate`; ``bad-baseline`` (exit 2);
             ``not-written`` (exit 4).
     """
     was = green_before(baseline)
-    for path in (files.markdown, files.junit, files.html):
+    for path in (files.markdown, files.junit, files.html, files.catalogue, files.issue):
         # Said before the minutes that the rest takes.
         if path is not None and not path.absolute().parent.is_dir():
             raise _not_written(path, "its folder is not there")
+    earlier = _earlier(files.catalogue)
     matrix = validate(asked, cache, say)
     errors = (*failures(matrix), *regressions(matrix, was))
+    told, data = text(matrix), matrix.data
+    ran: tuple[Ran, ...] = ()
+    if disk is not None:
+        from . import rehearsal
+
+        found = rehearsal.rehearse(matrix.pairs, discover().digest, cache, disk, say)
+        errors, ran = (*errors, *found.errors), found.ran
+        told = "\n".join([told, "", *rehearsal.text(found)])
+    data["ran"] = [vars(one) for one in ran]
     _write(files, matrix, errors)
+    if files.catalogue is not None:
+        _put(files.catalogue, catalogue(matrix, asked, earlier, ran))
+    if files.issue is not None:
+        _tell(files.issue, matrix, errors)
     code = ExitCode.NO if errors else ExitCode.DONE
-    return Report("validate", text(matrix), matrix.data, code, errors)
+    return Report("validate", told, data, code, errors)
+
+
+def catalogue(
+    matrix: Matrix, asked: Request, earlier: Pairs | None, ran: Sequence[Ran] = ()
+) -> str:
+    """The text of ``pairs.json`` for a matrix; a run over a few releases leaves the others in."""
+    wheels = {
+        name: {r.version: r.key for r in matrix.rows if r.package == name} for name in PACKAGES
+    }
+    return build(
+        matrix.pairs,
+        wheels,
+        discover().digest,
+        datetime.now(timezone.utc).date(),
+        earlier,
+        ran,
+        whole=not any(asked.specs.values()) and not asked.sources,
+    )
+
+
+def _earlier(path: Path | None) -> Pairs | None:
+    """The catalogue that is to be written anew, where it is there.
+
+    Raises:
+        KvpatchError: ``bad-catalogue``; exit 2.
+    """
+    if path is None or not path.exists():
+        return None
+    try:
+        return read(path.read_text("utf-8"))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise KvpatchError(
+            "bad-catalogue",
+            f"{path} is there and is no catalogue of this kvpatch ({type(error).__name__})",
+            "name another file, or remove that one",
+            ExitCode.USAGE,
+        ) from None
+
+
+def _tell(path: Path, matrix: Matrix, errors: Sequence[KvpatchError]) -> None:
+    from .news import issue
+
+    told = issue(matrix, errors, load())
+    if told is None:
+        # An earlier run's text must not be taken for this one's.
+        path.unlink(missing_ok=True)
+    else:
+        _put(path, told)
 
 
 def _write(files: Files, matrix: Matrix, errors: Sequence[KvpatchError]) -> None:
@@ -119,7 +196,7 @@ def failures(matrix: Matrix) -> Iterator[KvpatchError]:
 
 
 def green_before(baseline: Path | None) -> frozenset[tuple[str, str]]:
-    """The pairs that an earlier report had green.
+    """The pairs that an earlier report or catalogue had green.
 
     Raises:
         KvpatchError: ``bad-baseline``; exit 2.
@@ -128,12 +205,16 @@ def green_before(baseline: Path | None) -> frozenset[tuple[str, str]]:
         return frozenset()
     try:
         data = json.loads(baseline.read_bytes())
+        if "rows" in data:
+            known = read(baseline.read_text("utf-8")).known
+            return frozenset(pair for pair, told in known.items() if told.ok)
         pairs = data.get("data", data)["pairs"]
         return frozenset((str(p["vllm"]), str(p["lmcache"])) for p in pairs if p["ok"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise KvpatchError(
             "bad-baseline",
-            f"{baseline} is no report of `kvpatch validate --json` ({type(error).__name__})",
+            f"{baseline} is no report of `kvpatch validate --json`, and no catalogue "
+            f"({type(error).__name__})",
             "write one with `kvpatch validate --json > FILE`",
             ExitCode.USAGE,
         ) from None

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from .catalogue import load
 from .digest import sha256
-from .fold import Options
+from .fold import Memo, Options
 from .index import Wheel, configured, connection, releases, write_atomically
+from .index_config import extras
 from .matrix import Release, Row, Say, Workshop, summary
 from .outcome import ExitCode, KvpatchError
 from .remote import RemoteWheel, Traffic
@@ -34,12 +36,17 @@ _SCHEMA = 1
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for. A spec is one of PEP 440, empty for :data:`FIRST`."""
+    """What the user asked for. A spec is one of PEP 440, empty for :data:`FIRST`.
+
+    ``max_download`` is the size in MB up to which a wheel is read whole where its server answers no
+    ranges.
+    """
 
     specs: Mapping[str, str]
     pre: bool = False
     sources: tuple[Path, ...] = ()
     jobs: int = 8
+    max_download: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,15 +86,17 @@ def validate(asked: Request, cache: Path, say: Say) -> Matrix:
     for spec in asked.specs.values():
         _specifiers(spec)
     local = [_local(path) for path in asked.sources]
+    index = configured()
     traffic = Traffic()
     with ExitStack() as stack:
-        session = stack.enter_context(connection(configured(), threads=asked.jobs))
+        session = stack.enter_context(connection(index, threads=asked.jobs))
         found = [
             release
             for name in PACKAGES
             for release in _listed(name, asked, cache, session, traffic)
         ]
-        workshop = Workshop(discover(), Options(known=load(), memo={}))
+        found += _linked(extras(index).folders, asked, found)
+        workshop = Workshop(discover(), Options(known=load(), memo=Memo()))
         kept = Kept(cache / "verdicts" / _digest(workshop.series))
         rows, pairs = _all([*found, *local], workshop, kept, asked.jobs, say)
     return Matrix(tuple(rows), tuple(pairs), traffic, time.monotonic() - begun)
@@ -136,7 +145,8 @@ def _all(
     memories = {release: kept.of(release) for release in found}
     fresh = [r for r in found if not _complete(r, memories[r], sides)]
     _fetch(fresh, workshop, jobs, say)
-    rows = [_row(release, workshop, memories[release]) for release in found]
+    newest = {name: side[-1] for name, side in sides.items()}
+    rows = [_row(release, newest, workshop, memories[release]) for release in found]
     readable = {row.package + row.version for row in rows if row.error is None}
     pairs: list[Mapping[str, Any]] = []
     count = len(sides["lmcache"])
@@ -169,13 +179,20 @@ def _all(
     return rows, pairs
 
 
-def _row(release: Release, workshop: Workshop, memory: Mapping[str, Any]) -> Row:
+def _row(
+    release: Release,
+    newest: Mapping[str, Release],
+    workshop: Workshop,
+    memory: Mapping[str, Any],
+) -> Row:
     known = memory.get("row")
     if known is None:
-        return workshop.row(release)
+        other = PACKAGES[1 - PACKAGES.index(release.package)]
+        return workshop.row(release, newest[other])
     patches = tuple(known["patches"])
     version, registered = str(release.version), bool(known["registered"])
-    return Row(release.package, version, release.name, patches, registered=registered)
+    name, key = release.name, release.key
+    return Row(release.package, version, name, patches, registered=registered, key=key)
 
 
 def _row_memory(rows: Sequence[Row], release: Release) -> dict[str, Any] | None:
@@ -221,8 +238,8 @@ def _fetch(found: Sequence[Release], workshop: Workshop, jobs: int, say: Say) ->
                 small.prefetch(path for path in small.entries if path.endswith(".py"))
             if len(pair) == len(PACKAGES):
                 workshop.pair(pair["vllm"], pair["lmcache"])
-            for release in pair.values():
-                workshop.row(release)
+            for name, release in pair.items():
+                workshop.row(release, pair.get(PACKAGES[1 - PACKAGES.index(name)]))
         for name, release in pair.items():
             if isinstance(release.holder, RemoteWheel):
                 wanted[name].update(dict.fromkeys(release.holder.read_paths))
@@ -242,13 +259,63 @@ def _listed(
     name: str, asked: Request, cache: Path, session: requests.Session, traffic: Traffic
 ) -> Iterator[Release]:
     spec = asked.specs.get(name) or FIRST[name]
-    for wheel in releases(name, spec, pre=asked.pre, cache=cache):
-        if not wheel.yanked:
-            yield _release(wheel, RemoteWheel(wheel, session, cache, traffic))
+    for wheel in releases(name, spec, pre=asked.pre, cache=cache, sdists=True):
+        if wheel.sdist and not wheel.yanked:
+            yield Release(wheel.distribution, wheel.version, NoWheel(wheel), wheel.filename)
+        elif not wheel.yanked:
+            most = asked.max_download * 1_000_000
+            yield _release(wheel, RemoteWheel(wheel, session, cache, traffic, most))
+
+
+def _linked(folders: Sequence[Path], asked: Request, found: Sequence[Release]) -> Iterator[Release]:
+    """The wheels of find-links folders, of releases that the index lacks."""
+    there = {(release.package, release.version) for release in found}
+    for path in sorted(path for folder in folders for path in folder.glob("*.whl")):
+        try:
+            name, version, _, _ = parse_wheel_filename(path.name)
+        except InvalidWheelFilename:
+            continue
+        if name not in PACKAGES or (name, version) in there:
+            continue
+        spec = _specifiers(asked.specs.get(name) or FIRST[name])
+        if spec.contains(version, prereleases=True) and (asked.pre or not version.is_prerelease):
+            there.add((name, version))
+            yield _local(path)
 
 
 def _release(wheel: Wheel, holder: RemoteWheel) -> Release:
     return Release(wheel.distribution, wheel.version, holder, wheel.filename, wheel.sha256)
+
+
+@dataclass(frozen=True)
+class NoWheel:
+    """A release that has but a source distribution: a row that says so."""
+
+    sdist: Wheel
+
+    def read(self, path: str) -> bytes | None:  # noqa: ARG002
+        """Nothing can be read of it.
+
+        Raises:
+            KvpatchError: ``only-sdist``, exit 4.
+        """
+        raise KvpatchError(
+            "only-sdist",
+            f"{self.sdist.filename} is all that the index has of this release, and no wheel",
+            "build a wheel, and give it with --source",
+            ExitCode.ENVIRONMENT,
+        )
+
+    def opaque(self, module: str) -> bool:
+        """As :meth:`read`."""
+        return self.read(module) is not None
+
+    def metadata(self) -> bytes | None:
+        """As :meth:`read`."""
+        return self.read("METADATA")
+
+    def forget(self) -> None:
+        """Nothing is held."""
 
 
 def _local(path: Path) -> Release:

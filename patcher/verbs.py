@@ -19,6 +19,7 @@ from .report import (
     command,
     environment_line,
     journal_lines,
+    pair_data,
     patch_details,
     patches_text,
     plan_data,
@@ -42,7 +43,8 @@ def status(where: Where, choice: Choice, disk: Disk) -> Report:
             running=application.running_in(seen.host),
             unwritable=application.why_no_journal(stores),
         )
-        return Report("status", status_text(seen), plan_data(seen))
+        known = pair_data(seen.host.versions)
+        return Report("status", status_text(seen, known), {**plan_data(seen), "pair": known})
 
 
 def diff(where: Where, choice: Choice, disk: Disk) -> Report:

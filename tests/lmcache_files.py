@@ -22,7 +22,7 @@ NEW_VLLM = "0.32.0"
 OLD_VLLM = "0.11.0"
 """A vLLM that needs none of what depends on the pair."""
 
-MEMO: Memo = {}
+MEMO = Memo()
 
 
 @cache

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
 from fake_site import LATE
+from kvpatch import application, host, summary, validate, verbs
 from kvpatch.codebase import Codebase, Facts
 from kvpatch.compat import Side, Verdict, check
 from kvpatch.needs import Pair
 from kvpatch.tree import FolderTree, Package
 from packaging.version import Version
+from planning import series
 
 WORKER = "vllm/v1/worker/gpu_worker.py"
 CONNECTOR = "vllm/distributed/kv_transfer/kv_connector/v1/lmcache_connector.py"
@@ -249,3 +252,11 @@ def replaced(path: str, old: str, new: str) -> dict[str, str | None]:
     """A change of one text in one file, which must be there once."""
     assert FILES[path].count(old) == 1, (path, old)
     return {path: FILES[path].replace(old, new)}
+
+
+@pytest.fixture(autouse=True)
+def vllm_patches_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in LMCache has none of the code that LMCache's own patches look for."""
+    chosen = series()
+    for module in (application, host, summary, validate, verbs):
+        monkeypatch.setattr(module, "discover", lambda: chosen)

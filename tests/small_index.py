@@ -36,6 +36,7 @@ class SmallIndex:
     wheels: dict[str, bytes] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
     yanked: set[str] = field(default_factory=set)
+    rangeless: bool = False
     web: Web | None = None
 
     def add(self, package: str, version: str, changes: Changes | None = None) -> str:
@@ -50,6 +51,8 @@ class SmallIndex:
         name = path.removeprefix("files/")
         if name in self.broken:
             return Answer(b"", 404)
+        if self.rangeless:
+            return Answer(self.wheels[name])
         return ranges_of(self.wheels[name])(asked)
 
     @property
@@ -67,7 +70,7 @@ class SmallIndex:
                 "yanked": name in self.yanked,
             }
             for name, data in self.wheels.items()
-            if name.startswith(f"{package}-")
+            if name.startswith(f"{package.replace('-', '_')}-")
         ]
         data = {"meta": {"api-version": "1.1"}, "name": package, "files": entries, "versions": []}
         kind = {"Content-Type": "application/vnd.pypi.simple.v1+json"}

@@ -10,7 +10,6 @@ from kvpatch.compat import Side, Verdict, after, check, check_tree, compat_data,
 from kvpatch.letters import Finding, Scope, When
 from kvpatch.patch import Judgement, Patch, Target
 from kvpatch.plan import Options, plan
-from kvpatch.series import Series, discover
 from kvpatch.tree import FolderTree
 from packaging.version import Version
 from pair_stand_in import (
@@ -24,6 +23,7 @@ from pair_stand_in import (
     tree,
     verdict,
 )
+from planning import series
 from releases import release_file
 
 SHAPE = "(2, num_blocks, block_size, num_kv_heads, head_size)"
@@ -58,20 +58,18 @@ def test_what_is_green_and_what_nothing_cures(
 def test_nothing_is_said_of_sources_that_are_not_all_there() -> None:
     without = verdict({CONNECTOR: None})
     assert (without.complete, without.green, without.letters) == (False, False, ())
-    assert compat_data(without, plan(discover(), tree()), without) is None
+    assert compat_data(without, plan(series(), tree()), without) is None
     assert "not all there" in compat_text(None)[0]
 
 
 def test_a_pair_without_lmcache_has_no_verdict() -> None:
     alone = FolderTree({"vllm": tree().packages["vllm"]}, tree().files)
-    assert not check_tree(alone, discover().members).complete
+    assert not check_tree(alone, series().members).complete
 
 
 def test_the_plan_takes_the_letter_h_away_and_says_which_patch_does() -> None:
-    # The stand-in of LMCache has nothing for its own patches to hold on to.
-    held = tree()
-    members = tuple(m for m in discover().members if m.patch.distribution == "vllm")
-    planned = plan(Series(members), held, Options())
+    held, members = tree(), series().members
+    planned = plan(series(), held, Options())
     before = check_tree(held, members)
     later = check_tree(after(held, planned), members)
     assert (before.letters, later.letters) == (("H",), ())
@@ -86,7 +84,7 @@ def test_the_plan_takes_the_letter_h_away_and_says_which_patch_does() -> None:
 
 def test_text_names_letter_file_and_line_of_what_stays() -> None:
     held = tree(replaced(FLASH, SHAPE, PACKED))
-    planned = plan(discover(), held)
+    planned = plan(series(), held)
     before = check_tree(held, ())
     text = "\n".join(compat_text(compat_data(before, planned, before)))
     assert text.startswith("letters     H K as it stands, H K with the patches")

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
-from kvpatch.fold import Options
+from kvpatch.fold import Memo, Options
 from kvpatch.matrix import Release, Row, Workshop, blocking, summary
 from kvpatch.outcome import KvpatchError
-from kvpatch.series import discover
 from packaging.version import Version
 from pair_stand_in import ATTENTION, UTILS, WORKER, files
+from planning import series
 
 
 @dataclass
@@ -27,6 +27,9 @@ class Held:
     def opaque(self, module: str) -> bool:
         return any(path.startswith(f"{module.replace('.', '/')}/") for path in self.texts)
 
+    def metadata(self) -> bytes | None:
+        return self.texts.get("METADATA")
+
     def forget(self) -> None:
         self.forgotten += 1
 
@@ -37,12 +40,21 @@ def release(package: str, version: str, changes: dict[str, str | None] | None = 
 
 @pytest.fixture
 def workshop() -> Workshop:
-    return Workshop(discover(), Options(memo={}))
+    return Workshop(series(), Options(memo=Memo()))
 
 
 def test_a_pair_is_plain_data_with_the_first_failure_first(workshop: Workshop) -> None:
     data = workshop.pair(release("vllm", "0.12.0", {ATTENTION: ""}), release("lmcache", "0.5.6"))
-    assert list(data) == ["vllm", "lmcache", "before", "after", "ok", "settings", "findings"]
+    assert list(data) == [
+        "vllm",
+        "lmcache",
+        "before",
+        "after",
+        "ok",
+        "settings",
+        "findings",
+        "notes",
+    ]
     assert (data["before"], data["after"], data["ok"]) == (["H", "A"], ["A"], False)
     assert [(f["letter"], f["before"], f["after"]) for f in data["findings"]] == [
         ("H", True, False),

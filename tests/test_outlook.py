@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 from commands import kvpatch, on
 from fake_site import FakeSite, install, make_site
-from pair_stand_in import ATTENTION, FILES, FLASH, UTILS, WORKER, replaced
+from kvpatch import pairs
+from packaging.version import Version
+from pair_stand_in import ATTENTION, FILES, FLASH, UTILS, WORKER, replaced, vllm_patches_alone
 
 SHAPE = "(2, num_blocks, block_size, num_kv_heads, head_size)"
 SECOND = "(num_blocks, 2, block_size, num_kv_heads, head_size)"
+
+__all__ = ["vllm_patches_alone"]
 
 
 def host(prefix: Path, changes: dict[str, str | None] | None = None) -> FakeSite:
@@ -29,7 +34,7 @@ def test_compat_says_the_letters_before_and_after(tmp_path: Path) -> None:
     assert (data["before"], data["after"], data["ok"], data["settings"]) == (["H"], [], True, False)
     text = kvpatch("compat", "--site", site.path).out
     assert "letters     H as it stands, none with the patches" in text
-    assert "blends      after `kvpatch apply`" in text
+    assert "blends      after `kvpatch apply" in text
     on(site, "apply")
     assert on(site, "compat").data["compat"]["before"] == []
     assert "blends      yes" in kvpatch("compat", "--site", site.path).out
@@ -41,6 +46,8 @@ def test_what_stays_is_named_with_file_and_line(tmp_path: Path) -> None:
     assert "letters     H A as it stands, A with the patches" in text
     assert "lmcache/v1/compute/attention/flash_attn.py:2" in text
     assert "blends      no" in text
+    assert "catalogue   validated on " in text
+    assert "instead     take LMCache " in text
 
 
 def test_a_skipped_patch_leaves_its_letter(tmp_path: Path) -> None:
@@ -60,6 +67,9 @@ def test_apply_refuses_what_nothing_cures_and_writes_nothing(
     assert (ran.code, ran.error["code"]) == (3, "incurable")
     assert f"letter {letter}: " in ran.error["message"]
     assert "kvpatch validate" in ran.error["hint"]
+    nearest = pairs.load().nearest(Version("0.32.0"), Version("0.5.6"))
+    assert nearest[0] in ran.error["hint"]
+    assert "LMCache 0.5.6 with this vLLM" not in nearest[0]
     assert site.worker.read_bytes() == before
     assert ran.data["compat"]["before"][0] in ("X", "H")
     assert on(site, "apply", "--dry-run").code == 3
@@ -84,8 +94,42 @@ def test_a_host_without_lmcache_has_no_letters(tmp_path: Path) -> None:
     assert on(site, "apply").data["compat"] is None
 
 
-def test_status_stays_quick_and_reads_no_letters(tmp_path: Path) -> None:
-    assert "compat" not in on(host(tmp_path), "status").data
+def test_status_has_the_letters_of_the_releases_without_reading_their_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "kvpatch.compat", raising=False)
+    site = host(tmp_path)
+    data = on(site, "status").data
+    assert "compat" not in data
+    assert "kvpatch.compat" not in sys.modules
+    known = pairs.load().of(Version("0.32.0"), Version("0.5.6"))
+    assert known is not None
+    assert (data["pair"]["before"], data["pair"]["after"]) == (
+        list(known.before),
+        list(known.after),
+    )
+    assert (data["pair"]["tested"], data["pair"]["nearest"]) == (True, [])
+    text = kvpatch("status", "--site", site.path).out
+    assert f"letters {' '.join(known.before)} as released" in text
+    assert f"validated on {pairs.load().date}" in text
+
+
+def test_status_of_a_release_that_is_newer_than_the_catalogue_says_so(tmp_path: Path) -> None:
+    site = host(tmp_path)
+    install(site.path, "lmcache", "0.99.0", {"lmcache/__init__.py": ""})
+    data = on(site, "status").data["pair"]
+    assert (data["before"], data["tested"]) == (None, False)
+    assert data["standing"].startswith("untested: LMCache 0.99.0 is newer than the catalogue of")
+    assert data["nearest"]
+    assert "untested: LMCache 0.99.0 is newer" in kvpatch("status", "--site", site.path).out
+
+
+def test_status_of_a_pair_that_cant_blend_names_the_nearest_that_does(tmp_path: Path) -> None:
+    site = host(tmp_path)
+    install(site.path, "lmcache", "0.3.5", {"lmcache/__init__.py": ""})
+    (nearest, *_) = on(site, "status").data["pair"]["nearest"]
+    assert "with this vLLM" in nearest
+    assert f"does not blend: take {nearest}" in kvpatch("status", "--site", site.path).out
 
 
 def test_reading_the_letters_changes_nothing(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from kvpatch import pairs
 from kvpatch.diagnosis import State
 from kvpatch.pair_checks import (
+    catalogue_check,
     distributions,
     extension_check,
     flashinfer_check,
@@ -18,6 +20,24 @@ from kvpatch.probe import Answer
 from packaging.version import Version
 
 Found = dict[str, tuple[str, tuple[str, ...]]]
+
+
+def test_the_catalogue_says_of_each_pair_whether_it_blends_and_what_does_instead() -> None:
+    shipped = pairs.load()
+    seen = set()
+    for (vllm, lmcache), known in shipped.known.items():
+        state = State.FAIL if not known.ok else State.WARN if known.settings else State.OK
+        seen.add(state)
+        check = catalogue_check(Version(vllm), Version(lmcache))
+        assert check.state is state
+        assert f"validated on {shipped.date}" in check.reason
+        if not known.ok:
+            assert check.todo == shipped.advice(Version(vllm), Version(lmcache))
+            assert check.todo.startswith("take ")
+    assert seen == {State.OK, State.WARN, State.FAIL}
+    newer = catalogue_check(Version("99.0"), Version("0.5.6"))
+    assert newer.state is State.WARN
+    assert "untested: vLLM 99.0 is newer" in newer.reason
 
 
 def test_a_pin_that_does_not_hold_names_who_wants_what() -> None:

@@ -407,12 +407,12 @@ def _loaded(text: str) -> catalogue.Catalogue:
 
 
 def test_a_rewrite_that_is_kept_is_used_again_and_comes_to_the_same_plan() -> None:
-    kept: Memo = {}
+    kept = Memo()
     first = planned(EARLY, "0.10.0", options=Options(memo=kept))
-    assert [item.after for item in kept.values()] == [written(first)]
+    assert [item.after for item in kept.rewrites.values()] == [written(first)]
     again = planned(EARLY, "0.10.2", options=Options(memo=kept))
     assert written(again) == written(first)
-    assert len(kept) == 1
+    assert len(kept.rewrites) == len(kept.transformed) == 1
     assert outcomes(planned(EARLY, "0.10.0", ids=["KV001"], options=Options(memo=kept))) == {
         "KV001": Outcome.CONFLICT
     }

@@ -8,8 +8,13 @@ from pathlib import Path
 
 import pytest
 from commands import Ran, kvpatch
-from pair_stand_in import ATTENTION, GPU, UTILS, WORKER, replaced
+from kvpatch import summary
+from kvpatch.pairs import read
+from pair_stand_in import ATTENTION, GPU, UTILS, WORKER, replaced, vllm_patches_alone
+from planning import series
 from small_index import SmallIndex, small_index, wheel_bytes
+
+__all__ = ["vllm_patches_alone"]
 
 
 @pytest.fixture
@@ -107,6 +112,78 @@ def test_a_newest_release_that_cant_be_read_is_a_no(index: SmallIndex) -> None:
     index.wheels["vllm-0.25.1-py3-none-any.whl"] = b"not a zip"
     ran = kvpatch("validate", "--json")
     assert (ran.code, ran.data["releases"][1]["error"]["code"]) == (1, "bad-wheel")
+
+
+def test_a_release_without_a_wheel_is_a_row_that_says_so(index: SmallIndex) -> None:
+    index.wheels["vllm-0.24.0.tar.gz"] = b""
+    ran = kvpatch("validate", "--json")
+    assert (ran.code, ran.data["summary"]["unreadable"]) == (0, ["vllm 0.24.0"])
+    (row,) = [row for row in ran.data["releases"] if row["error"]]
+    assert row["error"]["code"] == "only-sdist"
+    assert "vllm-0.24.0.tar.gz is all that the index has" in row["error"]["message"]
+
+
+def test_wheels_of_find_links_are_checked_where_the_index_lacks_the_release(
+    index: SmallIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("vllm-0.26.0", "vllm-0.25.1", "vllm-0.27.0rc1", "other-1.0"):
+        (tmp_path / f"{name}-py3-none-any.whl").write_bytes(wheel_bytes("vllm", "0.26.0"))
+    (tmp_path / "no wheel.whl").write_bytes(b"")
+    monkeypatch.setenv("UV_FIND_LINKS", f"{tmp_path},/nowhere")
+    ran = kvpatch("validate", "--json")
+    assert {vllm for vllm, _ in pairs(ran)} == {"0.12.0", "0.25.1", "0.26.0"}
+
+
+def test_a_catalogue_is_written_and_serves_as_a_baseline(index: SmallIndex, tmp_path: Path) -> None:
+    catalogue = tmp_path / "pairs.json"
+    assert kvpatch("validate", "--catalogue", catalogue).code == 0
+    found = read(catalogue.read_text())
+    assert {pair for pair, known in found.known.items() if known.ok} == {("0.25.1", "0.5.6")}
+    assert found.series == series().digest
+    assert kvpatch("validate", "--baseline", catalogue).code == 0
+    index.add("vllm", "0.25.1", {ATTENTION: ""})
+    for kept in (index_folder() / "index").rglob("vllm.json"):
+        kept.unlink()
+    ran = kvpatch("validate", "--json", "--baseline", catalogue)
+    assert (ran.code, ran.envelope["errors"][0]["code"]) == (1, "regression")
+    catalogue.write_text("[]")
+    ran = kvpatch("validate", "--json", "--catalogue", catalogue)
+    assert (ran.code, ran.envelope["errors"][0]["code"]) == (2, "bad-catalogue")
+
+
+def test_the_issue_is_written_where_something_is_new_and_taken_away_where_nothing_is(
+    index: SmallIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, catalogue = tmp_path / "issue.md", tmp_path / "pairs.json"
+    kvpatch("validate", "--catalogue", catalogue)
+    shipped = read(catalogue.read_text())
+    monkeypatch.setattr(summary, "load", lambda: shipped)
+    text.write_text("of an earlier run")
+    assert kvpatch("validate", "--issue", text).code == 0
+    assert not text.exists()
+    index.add("vllm", "0.40.0", NEWER["gone"])
+    for kept in (index_folder() / "index").rglob("vllm.json"):
+        kept.unlink()
+    assert kvpatch("validate", "--issue", text).code == 1
+    assert text.read_text().startswith("vLLM 0.40.0: red\n\n")
+    assert "KV001 is missing" in text.read_text()
+
+
+def test_without_ranges_small_wheels_are_read_whole_where_that_is_allowed(
+    index: SmallIndex,
+) -> None:
+    by_ranges = pairs(kvpatch("validate", "--json"))
+    for path in index_folder().rglob("*"):
+        if path.is_file():
+            path.unlink()
+    index.rangeless = True
+    ran = kvpatch("validate", "--json")
+    rows = [row for row in ran.data["releases"] if row["distribution"] == "vllm"]
+    assert [row["error"]["code"] for row in rows] == ["no-ranges", "no-ranges"]
+    assert "--max-download" in ran.envelope["errors"][0]["hint"]
+    ran = kvpatch("validate", "--json", "--max-download", "1")
+    assert pairs(ran) == by_ranges
+    assert ran.data["summary"]["bytes"] == sum(map(len, index.wheels.values()))
 
 
 def test_a_damaged_cache_is_read_anew(index: SmallIndex) -> None:

@@ -1,0 +1,133 @@
+"""Where releases come from: the index that pip and uv are configured with, and others beside."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
+
+
+@dataclass(frozen=True)
+class Index:
+    """Where to ask. ``login`` belongs to that host alone, and is never shown or stored.
+
+    ``url`` is None for the index client's own default. ``tool`` is whose configuration named it.
+    """
+
+    url: str | None
+    login: tuple[str, str] | None = None
+    tool: str = field(default="pip", compare=False)
+
+    def __repr__(self) -> str:
+        return f"Index({self.url!r}{', with a login' if self.login else ''})"
+
+
+def configured(environ: Mapping[str, str] | None = None) -> Index:
+    """The index that uv or pip is configured with: by a variable, else by pip's files."""
+    given = os.environ if environ is None else environ
+    for name in _VARIABLES:
+        # uv also takes "name=url".
+        value = given.get(name, "").strip()
+        label, equals, rest = value.partition("=")
+        if name == "UV_DEFAULT_INDEX" and equals and "/" not in label:
+            value = rest
+        if value:
+            return _index(value, name.partition("_")[0].lower())
+    value = _in_pip_files(given, "index-url")
+    return _index(value) if value else Index(None)
+
+
+@dataclass(frozen=True)
+class Extras:
+    """Further places with releases: indexes, and folders of this host that hold wheels."""
+
+    indexes: tuple[Index, ...] = ()
+    folders: tuple[Path, ...] = ()
+
+
+def extras(index: Index, environ: Mapping[str, str] | None = None) -> Extras:
+    """The further indexes and find-links of the tool that named the index.
+
+    Places on this host that are not there are left out, as pip does. Of find-links those that are
+    folders are taken; pages of links are not read.
+    """
+    given = os.environ if environ is None else environ
+    indexes: list[Index] = []
+    folders: dict[Path, None] = {}
+    for text in _extra_texts(given, index.tool):
+        parts = urlsplit(text)
+        if parts.scheme in ("http", "https"):
+            indexes.append(_index(text, index.tool))
+    for text in _link_texts(given, index.tool):
+        parts = urlsplit(text)
+        folder = Path(unquote(parts.path)) if parts.scheme == "file" else Path(text).expanduser()
+        if parts.scheme in ("", "file") and folder.is_dir():
+            folders.setdefault(folder)
+    known = dict.fromkeys(one for one in indexes if one.url != index.url)
+    return Extras(tuple(known), tuple(folders))
+
+
+def _extra_texts(environ: Mapping[str, str], tool: str) -> list[str]:
+    if tool == "uv":
+        texts = f"{environ.get('UV_INDEX', '')} {environ.get('UV_EXTRA_INDEX_URL', '')}".split()
+        named = (text.partition("=") for text in texts)
+        return [
+            rest if equals and "/" not in label else f"{label}{equals}{rest}"
+            for label, equals, rest in named
+        ]
+    return _pip_texts(environ, "extra-index-url")
+
+
+def _link_texts(environ: Mapping[str, str], tool: str) -> list[str]:
+    if tool == "uv":
+        return [text for text in environ.get("UV_FIND_LINKS", "").split(",") if text]
+    return _pip_texts(environ, "find-links")
+
+
+def _pip_texts(environ: Mapping[str, str], option: str) -> list[str]:
+    """What pip is given for an option that may have many values."""
+    variable = f"PIP_{option.upper().replace('-', '_')}"
+    return (environ.get(variable, "") or _in_pip_files(environ, option)).split()
+
+
+def _in_pip_files(environ: Mapping[str, str], option: str) -> str:
+    """An option of the first of pip's files that has it; empty where none has."""
+    for path in _pip_files(environ):
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read_string(path.read_text("utf-8"))
+        except (OSError, UnicodeDecodeError, configparser.Error):
+            continue
+        if value := parser.get("global", option, fallback="").strip():
+            return value
+    return ""
+
+
+def _index(url: str, tool: str = "pip") -> Index:
+    parts = urlsplit(url)
+    if "@" not in parts.netloc:
+        return Index(url, None, tool)
+    _, _, host = parts.netloc.rpartition("@")
+    login = (unquote(parts.username or ""), unquote(parts.password or ""))
+    return Index(urlunsplit(parts._replace(netloc=host)), login, tool)
+
+
+def _pip_files(environ: Mapping[str, str]) -> list[Path]:
+    """pip's configuration files, the one that rules first."""
+    home = Path(environ.get("HOME") or Path.home())
+    config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    shared = (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(os.pathsep)
+    files = [Path(environ.get("VIRTUAL_ENV") or sys.prefix) / "pip.conf"]
+    files += [config / "pip" / "pip.conf", home / ".pip" / "pip.conf"]
+    files += [Path(folder) / "pip" / "pip.conf" for folder in shared if folder]
+    files.append(Path("/etc/pip.conf"))
+    named = environ.get("PIP_CONFIG_FILE")
+    if named == os.devnull:
+        return []
+    return [Path(named), *files] if named else files
