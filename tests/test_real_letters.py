@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from kvpatch.catalogue import load
 from kvpatch.compat import MEANINGS
+from kvpatch.fold import Memo
 from kvpatch.matrix import Release, Workshop
 from kvpatch.plan import Options
 from kvpatch.series import discover
@@ -65,7 +66,7 @@ PLACES = [
 
 @cache
 def workshop() -> Workshop:
-    return Workshop(discover(), Options(known=load(), memo={}))
+    return Workshop(discover(), Options(known=load(), memo=Memo()))
 
 
 @cache

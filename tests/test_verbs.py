@@ -45,7 +45,7 @@ def half(worker: str = EARLY) -> str:
 @pytest.mark.parametrize(
     ("verb", "more"),
     [
-        ("status", []),
+        ("status", ["pair"]),
         ("diff", ["diff"]),
         ("apply", ["compat", "written", "dry_run"]),
         ("verify", []),
