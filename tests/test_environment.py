@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -55,18 +56,23 @@ def test_a_file_that_is_not_there_is_an_error_of_the_environment(tmp_path: Path)
 
 
 def test_a_running_process_tells_what_it_was_started_with() -> None:
-    code = "import sys; sys.stdin.read()"
+    code = "import sys; print(1, flush=True); sys.stdin.read()"
     environ = {"LMCACHE_CHUNK_SIZE": "7", "ODD": "a=b\nc"}
     process = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, env={**os.environ, **environ}
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, **environ},
     )
+    assert process.stdout is not None
+    process.stdout.readline()
     try:
         found = from_process(process.pid)
         command = command_of(process.pid)
     finally:
         process.communicate()
     assert {name: found[name] for name in environ} == environ
-    assert command.endswith("-c 'import sys; sys.stdin.read()'")
+    assert command.endswith(f"-c {shlex.quote(code)}")
     assert command_of(process.pid) == ""
     with pytest.raises(KvpatchError, match="no process") as caught:
         from_process(process.pid)
