@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,12 +134,7 @@ def _look(where: Where, disk: Disk, asked: Asked) -> _Seen:
     found, beside = host.tree.package("lmcache"), host.tree.package("vllm")
     if found is None:
         raise RuntimeError("LMCache was located, and then was not")
-
-    def read(path: str) -> bytes | None:
-        source = host.tree.source("lmcache", path)
-        return source.content if source else None
-
-    schema = read_schema(read, str(found.version))
+    schema = read_schema(partial(host.tree.content, "lmcache"), str(found.version))
     pair = pair_on(host, found.version, beside.version if beside else None)
     file = YamlFile("-", "")
     named = asked.config
@@ -246,9 +242,9 @@ def _model(seen: _Seen, asked: Asked, model: Model | None) -> Iterator[Check]:
         return
     taken: tuple[str, ...] = ()
     for path in _MODELS:
-        source = seen.host.tree.source("lmcache", path)
-        if source is not None:
-            taken = tuple(models_taken(source.content))
+        content = seen.host.tree.content("lmcache", path)
+        if content is not None:
+            taken = tuple(models_taken(content))
             break
     yield from model_checks(model, taken, cured=seen.pair.cured.get(_ROPE))
     folder = asked.model if asked.model.is_dir() else asked.model.parent

@@ -119,6 +119,11 @@ class InstalledTree:
         base = site.joinpath(*module.split("."))
         return base.is_dir() or any(base.parent.glob(f"{base.name}.*.so"))
 
+    def content(self, name: str, path: str) -> bytes | None:
+        """The bytes of a file of that package; None where it is not there."""
+        source = self.source(name, path)
+        return source.content if source else None
+
     def record(self, name: str) -> Record:
         """The RECORD of the distribution that carries the package, read once."""
         if name not in self.records:

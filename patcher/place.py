@@ -33,9 +33,9 @@ def options_in(words: Sequence[str]) -> tuple[str, ...]:
     return options(found)
 
 
-def quoted(word: str) -> str:
-    """A word as a shell reads it, also where a path is no text."""
-    if word.isprintable():
+def quoted(word: str, *, in_ascii: bool = False) -> str:
+    """A word as bash reads it, also where a path is no text; in ASCII where that is wanted."""
+    if word.isprintable() and (word.isascii() or not in_ascii):
         return shlex.quote(word)
     plain = set(range(0x20, 0x7F)) - {0x27, 0x5C}
     raw = word.encode("utf-8", "surrogateescape")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -182,12 +183,7 @@ def _pair(template: Template, where: Where, disk: Disk, asked: Asked) -> tuple[P
     found = host.tree.package("lmcache")
     if found is None:
         raise RuntimeError("LMCache was located, and then was not")
-
-    def read(path: str) -> bytes | None:
-        source = host.tree.source("lmcache", path)
-        return source.content if source else None
-
-    schema = read_schema(read, str(found.version))
+    schema = read_schema(partial(host.tree.content, "lmcache"), str(found.version))
     if vllm is not None:
         return curable(found.version, vllm), schema
     return pair_on(host, found.version, release), schema

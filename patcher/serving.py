@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from packaging.version import Version
 
+from . import place
 from .kv_size import GIB
 from .outcome import KvpatchError
 from .sizing import BLOCK, Numbers, Wanted
@@ -207,14 +207,4 @@ def shell(words: tuple[str, ...] | list[str], *, wide: bool = True) -> str:
 
 def quoted(text: str) -> str:
     """A word as bash reads it, in ASCII."""
-    if text.isascii() and text.isprintable():
-        return shlex.quote(text)
-    plain = set(range(0x20, 0x7F)) - {0x27, 0x5C}
-    return (
-        "$'"
-        + "".join(
-            chr(byte) if byte in plain else f"\\x{byte:02x}"
-            for byte in text.encode("utf-8", "surrogateescape")
-        )
-        + "'"
-    )
+    return place.quoted(text, in_ascii=True)

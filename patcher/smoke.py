@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -188,10 +189,7 @@ def choose_device(asked: str, pair: Pair) -> str:
 
 
 def _settings(pair: Pair, choice: Choice, folder: Path) -> wanted.Settings:
-    def read(path: str) -> bytes | None:
-        source = pair.host.tree.source("lmcache", path)
-        return source.content if source else None
-
+    read = partial(pair.host.tree.content, "lmcache")
     gds_path = folder / "gds"
     if choice.config is not None:
         values = wanted.read_config(choice.config)
