@@ -208,7 +208,7 @@ def _is_kvpatch(args: tuple[str, ...]) -> bool:
     if kind == "-m":
         return value.split(".")[0] == "kvpatch"
     names = {Path(args[0]).name, Path(value).name if not kind else ""}
-    return not names.isdisjoint({"kvpatch", "target_probe.py"})
+    return not names.isdisjoint({"kvpatch", "target_start.py"})
 
 
 def _sees_same_files(process: _Process, package: Path) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
-import json
 import os
 import selectors
 import signal
@@ -99,6 +99,8 @@ def compile_in_target(
         {"path": path, "source_base64": b64encode(source).decode("ascii")}
         for path, source in sources.items()
     ]
+    import json
+
     data = json.dumps(request).encode("ascii")
     answer = _ask(interpreter.executable, "compile", data, timeout, environ)
     errors = answer.get("errors")
@@ -116,7 +118,7 @@ def _ask(
 ) -> dict[str, Any]:
     # The target may print anything at start; a word it can't know tells the answer apart.
     marker = f"{MARKER}{os.urandom(8).hex()} "
-    script = Path(__file__).resolve().with_name("target_probe.py")
+    script = Path(__file__).resolve().with_name("target_start.py")
     command = [str(executable), "-B", str(script), mode, marker]
     try:
         child = subprocess.Popen(
@@ -152,8 +154,8 @@ def _answer(executable: Path, output: bytes, complaint: bytes, marker: bytes) ->
         said = f" and said: {lines[-1].strip()[:200]}" if lines else ""
         raise _bad(executable, f"did not answer as Python 3.9 or newer would{said}")
     try:
-        answer = json.loads(line)
-    except ValueError:
+        answer = ast.literal_eval(line.decode("ascii"))
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
         raise _bad(executable, "gave an answer that makes no sense")

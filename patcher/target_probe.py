@@ -1,29 +1,27 @@
 """What the target interpreter is asked: what it would import, and whether sources compile.
 
-Run as a script by the target, so Python 3.9 syntax and the standard library alone. It never imports
-the packages it looks for. Imported as a module it answers the same questions for a plain folder.
+Run in the target by :mod:`target_start`, so Python 3.9 syntax and the standard library alone. It
+never imports the packages it looks for. Within kvpatch it answers the same for a plain folder.
 """
-# os.path instead of pathlib, and no importlib.metadata: both cost more than the whole survey.
+# os.path instead of pathlib, no importlib.metadata, and neither re, json nor typing where a plain
+# installation does not take them: each costs more than the whole survey.
 # ruff: noqa: PTH100, PTH110, PTH112, PTH113, PTH118, PTH119, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 
+import os
 import sys
 
-if __name__ == "__main__":  # Before any other import: modules beside this file hide library ones.
-    _beside = __file__.rpartition("/")[0]
-    sys.path[:] = [entry for entry in sys.path if entry and entry != _beside]
-
-import json
-import os
-import re
-from typing import Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MARKER = "@@kvpatch-probe@@"
 PACKAGES = ("vllm", "lmcache", "flashinfer")
 UNKNOWN_VERSION = "0+unknown"
 
-Facts = dict[str, Any]
+if TYPE_CHECKING:
+    Facts = dict[str, Any]
 
 
 def survey(finders: list[Any], path: list[str]) -> Facts:
@@ -144,8 +142,7 @@ def _metadata_folders(site: str, name: str) -> tuple[list[str], list[str]]:
     for entry in entries:
         if entry.endswith((".dist-info", ".egg-info")) or entry == "EGG-INFO":
             folder = os.path.join(site, entry)
-            project = re.sub(r"[-_.]+", "-", entry).lower()
-            (named if name in project or entry == "EGG-INFO" else others).append(folder)
+            (named if name in entry.lower() or entry == "EGG-INFO" else others).append(folder)
     return named, others
 
 
@@ -205,6 +202,8 @@ def _matching(name: str, site: str, claims: list[str]) -> list[str]:
 
 
 def _python_hashes(folder: str, name: str) -> dict[str, str]:
+    import re
+
     text = _read(os.path.join(folder, "RECORD")).decode("utf-8", "surrogateescape")
     pattern = rf'^"?({re.escape(name)}/[^",\n]+\.py)"?,sha256=([\w=-]+?)=*,'
     return dict(re.findall(pattern, text, re.MULTILINE))
@@ -245,8 +244,10 @@ def _egg_links(folder: str) -> list[str]:
 def _editable_url(folder: str) -> str | None:
     """The source folder of an editable install, from ``direct_url.json``."""
     data = _read(os.path.join(folder, "direct_url.json"))
-    if not data:
+    if b"editable" not in data:
         return None
+    import json
+
     try:
         facts = json.loads(data)
         if facts["dir_info"]["editable"] is not True:
@@ -295,14 +296,25 @@ def _name_and_version(folder: str) -> tuple[str, str]:
     files = [folder] if os.path.isfile(folder) else []
     files += [os.path.join(folder, file) for file in ("METADATA", "PKG-INFO")]
     for file in files:
-        head = _read(file).decode("utf-8", "replace").replace("\r\n", "\n").partition("\n\n")[0]
-        fields = dict(re.findall(r"^(Name|Version):[ \t]*(\S+)", head, re.MULTILINE))
+        fields = _fields(_read(file).decode("utf-8", "replace"))
         if fields:
             return fields.get("Name", name), fields.get("Version", version or UNKNOWN_VERSION)
     return name, version or UNKNOWN_VERSION
 
 
+def _fields(metadata: str) -> dict[str, str]:
+    """Name and version, as far as the head of the metadata tells them."""
+    fields = {}
+    for line in metadata.replace("\r\n", "\n").partition("\n\n")[0].split("\n"):
+        key, colon, value = line.partition(":")
+        if colon and key in ("Name", "Version") and value.strip():
+            fields[key] = value.split()[0]
+    return fields
+
+
 def _version_in_sources(package: str) -> str | None:
+    import re
+
     for file in ("_version.py", "version.py", "__init__.py"):
         text = _read(os.path.join(package, file)).decode("utf-8", "replace")
         found = re.search(r"^(?:__)?version(?:__)?\b[^'\"#\n]*=\s*['\"]([^'\"]+)", text, re.M)
@@ -355,19 +367,18 @@ def compile_error(path: str, source: bytes) -> str:
     return ""
 
 
-def _main(mode: str, marker: str) -> None:
+def main(mode: str, marker: str) -> None:
+    """Answer on standard output, behind the marker, with a dictionary as Python writes one."""
     os.chdir("/")  # Only now: which Python a shim starts may depend on the folder.
     answer = describe_interpreter()
     if mode == "compile":
+        import json
+
         answer["errors"] = compile_sources(json.loads(sys.stdin.buffer.read()))
     else:
         answer.update(survey(sys.meta_path, sys.path))
     # Past sys.stdout, which a sitecustomize may have replaced, and past what runs at exit.
-    data = f"\n{marker}{json.dumps(answer)}\n".encode("ascii")
+    data = f"\n{marker}{ascii(answer)}\n".encode("ascii")
     while data:
         data = data[os.write(1, data) :]
     os._exit(0)
-
-
-if __name__ == "__main__":
-    _main(sys.argv[1], sys.argv[2])

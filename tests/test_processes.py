@@ -186,7 +186,7 @@ def test_kvpatch_its_ancestors_and_its_children_are_left_out(host: Host) -> None
     (host.proc / str(SHELL) / "stat").write_text(f"{SHELL} (bash) S 300 1 1 0\n")
     host.start(20, host.python, "-m", "kvpatch", "status", maps=library)
     host.start(21, host.python, f"{host.prefix}/bin/kvpatch", "verify", maps=library)
-    probe = "/x/kvpatch/target_probe.py"
+    probe = "/x/kvpatch/target_start.py"
     host.start(22, host.python, "-B", probe, "locate", "@@", maps=library)
     assert host.found() == []
 

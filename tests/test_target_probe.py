@@ -229,11 +229,11 @@ def test_a_wheel_installed_from_a_local_file_is_not_editable(tmp_path: Path) -> 
 
 
 def _run(python: str, mode: str, data: bytes = b"", script: Path | None = None) -> Any:
-    script = script or Path(target_probe.__file__).resolve()
+    script = script or Path(target_probe.__file__).resolve().with_name("target_start.py")
     command = [python, "-B", str(script), mode, "@@mark "]
     done = subprocess.run(command, input=data, capture_output=True, check=False, cwd="/")
     assert done.returncode == 0, done.stderr.decode()
-    return json.loads(done.stdout.partition(b"@@mark ")[2])
+    return ast.literal_eval(done.stdout.partition(b"@@mark ")[2].decode())
 
 
 @pytest.mark.parametrize("python", PYTHONS.values(), ids=PYTHONS.keys())
@@ -267,9 +267,11 @@ def test_every_python_at_hand_compiles_without_executing(python: str, tmp_path: 
 
 @pytest.mark.parametrize("python", PYTHONS.values(), ids=PYTHONS.keys())
 def test_files_beside_the_script_hide_no_library_module(python: str, tmp_path: Path) -> None:
-    script = tmp_path / "target_probe.py"
-    script.write_text(Path(target_probe.__file__).read_text())
-    for name in ("json", "re", "os", "vllm", "typing"):
+    beside = Path(target_probe.__file__).parent
+    script = tmp_path / "target_start.py"
+    for name in (script.name, "target_probe.py"):
+        (tmp_path / name).write_text((beside / name).read_text())
+    for name in ("json", "re", "os", "vllm", "typing", "__future__", "ast", "base64"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')\n")
     assert _run(python, "locate", script=script)["packages"] == {}
 
@@ -284,8 +286,10 @@ def test_deep_nesting_is_an_error_of_that_file_alone() -> None:
     assert set(compile_sources(request)) == {"deep.py"}
 
 
-def test_the_script_keeps_to_the_syntax_of_python_3_9() -> None:
-    ast.parse(Path(target_probe.__file__).read_text(), feature_version=(3, 9))
+@pytest.mark.parametrize("name", ["target_probe.py", "target_start.py"])
+def test_the_script_keeps_to_the_syntax_of_python_3_9(name: str) -> None:
+    script = Path(target_probe.__file__).with_name(name)
+    ast.parse(script.read_text(), feature_version=(3, 9))
 
 
 def test_the_script_imports_the_standard_library_alone() -> None:
