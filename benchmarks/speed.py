@@ -37,7 +37,7 @@ from wheels import build_wheel, record_row
 
 RUNS = 15
 WITHOUT_FSYNC = "import os; os.fsync = lambda descriptor: None; "
-KVPATCH = "from kvpatch.cli import main; main({arguments!r})"
+KVPATCH = "import sys; sys.argv[1:] = {arguments!r}; from kvpatch.__main__ import main; main()"
 
 
 @dataclass(frozen=True)

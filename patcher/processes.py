@@ -44,10 +44,10 @@ class _Process:
         return self.args[0].startswith(_TITLE)
 
     def maps(self) -> bytes:
-        return _read(self.folder / "maps")
+        return _read(f"{self.folder}/maps")
 
     def environ(self) -> dict[str, str]:
-        entries = os.fsdecode(_read(self.folder / "environ")).split("\0")
+        entries = os.fsdecode(_read(f"{self.folder}/environ")).split("\0")
         return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
 
@@ -106,7 +106,7 @@ def _processes(proc: Path) -> Iterator[_Process]:
 
 
 def _process(proc: Path, pid: int) -> _Process | None:
-    line = os.fsdecode(_read(proc / str(pid) / "cmdline")).rstrip("\0 ")
+    line = os.fsdecode(_read(f"{proc}/{pid}/cmdline")).rstrip("\0 ")
     return _Process(pid, proc / str(pid), tuple(line.split("\0"))) if line else None
 
 
@@ -198,7 +198,7 @@ def _line_of(proc: Path, pid: int) -> list[int]:
     line = []
     while pid > 0 and pid not in line:
         line.append(pid)
-        fields = _read(proc / str(pid) / "stat").rpartition(b")")[2].split()
+        fields = _read(f"{proc}/{pid}/stat").rpartition(b")")[2].split()
         pid = int(fields[1]) if len(fields) > 1 and fields[1].isdigit() else 0
     return line
 
@@ -229,8 +229,18 @@ def _link(path: Path) -> str | None:
         return None
 
 
-def _read(path: Path) -> bytes:
+def _read(path: str) -> bytes:
+    # Of hundreds of processes each status reads some, so by the calls that cost least.
     try:
-        return path.read_bytes()
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""
+    try:
+        chunks = []
+        while chunk := os.read(descriptor, 65536):
+            chunks.append(chunk)
+        return b"".join(chunks)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)

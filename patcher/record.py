@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from base64 import urlsafe_b64decode
+from binascii import a2b_base64
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -107,9 +107,9 @@ def _hexadecimal(stated: str) -> str | None:
     algorithm, _, encoded = stated.strip().strip('"').partition("=")
     if algorithm.lower() != "sha256":
         return None
-    encoded = encoded.rstrip("=")
+    encoded = encoded.rstrip("=").replace("-", "+").replace("_", "/")
     try:
-        raw = urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
+        raw = a2b_base64(encoded + "=" * (-len(encoded) % 4))
     except ValueError:
         return None
     return raw.hex() if len(raw) == hashlib.sha256().digest_size else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -89,8 +88,10 @@ def discover() -> Series:
         KvpatchError: ``bad-series``, where two patches share an id or a need names no patch.
     """
     package = importlib.import_module("kvpatch.patches")
-    names = sorted(info.name for info in pkgutil.iter_modules(package.__path__))
-    members = tuple(_load(name) for name in names if _MODULE.fullmatch(name))
+    names = sorted(path.stem for folder in package.__path__ for path in Path(folder).glob("*.py"))
+    beside = Path(__file__).parent
+    shared = [(beside / f"{name}.py").read_bytes() for name in _SHARED]
+    members = tuple(_load(name, shared) for name in names if _MODULE.fullmatch(name))
     check(members)
     return Series(members)
 
@@ -164,14 +165,11 @@ def _needs(member: Member, versions: Mapping[str, Version]) -> Iterable[str]:
     return member.patch.needed_with(version)
 
 
-def _load(name: str) -> Member:
+def _load(name: str, shared: Sequence[bytes]) -> Member:
     module = importlib.import_module(f"kvpatch.patches.{name}")
-    package = Path(__file__).parent
-    shared = [package / f"{name}.py" for name in _SHARED]
-    sources = [Path(str(module.__file__)), *shared]
     return Member(
         patch=module.PATCH,
         title=str(module.__doc__).strip().splitlines()[0].rstrip("."),
         examples=tuple(module.EXAMPLES),
-        digest=sha256(b"\0".join(source.read_bytes() for source in sources)),
+        digest=sha256(b"\0".join([Path(str(module.__file__)).read_bytes(), *shared])),
     )

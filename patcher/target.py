@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 import warnings
-from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,12 +94,13 @@ def compile_in_target(
     """
     if not sources:
         return {}
+    import json
+    from base64 import b64encode
+
     request = [
         {"path": path, "source_base64": b64encode(source).decode("ascii")}
         for path, source in sources.items()
     ]
-    import json
-
     data = json.dumps(request).encode("ascii")
     answer = _ask(interpreter.executable, "compile", data, timeout, environ)
     errors = answer.get("errors")

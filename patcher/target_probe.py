@@ -378,7 +378,7 @@ def main(mode: str, marker: str) -> None:
     else:
         answer.update(survey(sys.meta_path, sys.path))
     # Past sys.stdout, which a sitecustomize may have replaced, and past what runs at exit.
-    data = f"\n{marker}{ascii(answer)}\n".encode("ascii")
+    data = f"\n{marker}{answer!a}\n".encode("ascii")
     while data:
         data = data[os.write(1, data) :]
     os._exit(0)

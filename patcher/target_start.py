@@ -12,6 +12,7 @@ _path = [entry for entry in sys.path if entry and entry != _here]
 sys.path[:] = _path
 
 import __future__  # noqa: E402, F401 - what the probe imports must come from the library
+
 import os  # noqa: E402, F401
 
 sys.path[:] = [_here]
