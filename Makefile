@@ -40,6 +40,7 @@ smoke-old: install
 
 benchmarks: install
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/pair.py
 	$(BIN)/python benchmarks/validate.py
 	$(BIN)/python benchmarks/transfer.py
 

@@ -124,11 +124,12 @@ def side(tree: ReadableTree, name: str, members: Sequence[Member], facts: Facts)
     if package is None:
         return None
 
-    def read(path: str) -> bytes | None:
-        source = tree.source(name, path)
-        return source.content if source else None
-
-    code = Codebase(name, read, facts, lambda module: tree.opaque(name, module))
+    code = Codebase(
+        name,
+        lambda path: tree.content(name, path),
+        facts,
+        lambda module: tree.opaque(name, module),
+    )
     patches = tuple(m.patch for m in members if m.patch.distribution == name)
     return Side(code, package.release, patches)
 

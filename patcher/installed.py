@@ -78,18 +78,11 @@ class InstalledTree:
             KvpatchError: ``unreadable``.
         """
         installed = self.environment.packages[name]
-        file = installed.site / path
         if not _is_file(installed.site, path):
             return None
-        try:
-            content = file.read_bytes()
-        except OSError as error:
-            raise KvpatchError(
-                "unreadable",
-                f"{file} can't be read: {error.strerror}",
-                "run kvpatch as a user who may read the environment",
-                ExitCode.ENVIRONMENT,
-            ) from error
+        content = self.content(name, path)
+        if content is None:
+            return None
         site = self.sites[installed.site]
         found = sha256(content)
         if site.journal is not None and (entry := site.journal.ours(path, found)) is not None:
@@ -120,9 +113,26 @@ class InstalledTree:
         return base.is_dir() or any(base.parent.glob(f"{base.name}.*.so"))
 
     def content(self, name: str, path: str) -> bytes | None:
-        """The bytes of a file of that package; None where it is not there."""
-        source = self.source(name, path)
-        return source.content if source else None
+        """The bytes of a file of that package as Python would read them, through any link.
+
+        Raises:
+            KvpatchError: ``unreadable``.
+        """
+        file = f"{self.environment.packages[name].site}/{path}"
+        try:
+            # A pipe must not keep anybody waiting. A pair takes hundreds of reads, so no Path.
+            descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb", buffering=0) as opened:
+                return opened.readall() if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+        except OSError as error:
+            raise KvpatchError(
+                "unreadable",
+                f"{file} can't be read: {error.strerror}",
+                "run kvpatch as a user who may read the environment",
+                ExitCode.ENVIRONMENT,
+            ) from error
 
     def record(self, name: str) -> Record:
         """The RECORD of the distribution that carries the package, read once."""

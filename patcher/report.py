@@ -90,7 +90,7 @@ def file_data(file: FilePlan) -> dict[str, Any]:
 
 
 def patched(plan: Plan) -> bool:
-    """Whether the model is registered on this host as it stands."""
+    """Whether each patch of the plan that cures a letter of this pair is in place."""
     done = (Outcome.ALREADY, Outcome.APPLIED, Outcome.ABSORBED)
     cures = [patch for patch in plan.patches if patch.cures]
     met = [patch for patch in cures if patch.outcome in done]

@@ -82,6 +82,9 @@ class Tree(Protocol):
 class ReadableTree(Tree, Protocol):
     """A tree of which any file can be read, and of which it is known what else there is."""
 
+    def content(self, name: str, path: str) -> bytes | None:
+        """The bytes of a file of that package, wherever they come from; None where it has none."""
+
     def opaque(self, name: str, module: str) -> bool:
         """Whether a module of that package is an extension, or a folder without ``__init__``."""
 
@@ -102,6 +105,10 @@ class OverlaidTree:
         if path in self.files:
             return Source(path, self.files[path], Provenance.OTHER)
         return self.under.source(name, path)
+
+    def content(self, name: str, path: str) -> bytes | None:
+        """The bytes of that path, the replaced ones where there are some."""
+        return self.files[path] if path in self.files else self.under.content(name, path)
 
     def owned(self, name: str) -> tuple[str, ...]:
         """The paths that the journal under it knows."""
@@ -128,6 +135,10 @@ class FolderTree:
         """The file of that path."""
         content = self.files.get(path)
         return None if content is None else Source(path, content, self.provenance)
+
+    def content(self, name: str, path: str) -> bytes | None:  # noqa: ARG002
+        """The bytes of that path."""
+        return self.files.get(path)
 
     def owned(self, name: str) -> tuple[str, ...]:  # noqa: ARG002
         """Nothing: no journal stands behind such a tree."""

@@ -355,14 +355,14 @@ def test_a_target_that_was_spoilt_after_apply_is_never_a_bug_and_nothing_is_lost
 def test_a_file_that_may_not_be_read_is_exit_4(
     site: FakeSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = Path.read_bytes
+    opening = os.open
 
-    def reading(path: Path) -> bytes:
-        if path.name == "gpu_worker.py":
+    def refusing(path: str, *how: int, **more: int) -> int:
+        if str(path).endswith("gpu_worker.py"):
             raise PermissionError(13, "Permission denied", str(path))
-        return read(path)
+        return opening(path, *how, **more)
 
-    monkeypatch.setattr(Path, "read_bytes", reading)
+    monkeypatch.setattr(os, "open", refusing)
     for verb in (*LOOKS, "apply"):
         assert str(site.worker) in refused(on(site, verb), 4, "unreadable")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -160,3 +161,17 @@ def test_extensions_and_bare_folders_of_the_site_are_known(site: FakeSite) -> No
     found = tree(site)
     modules = ("vllm._C", "vllm.space", "vllm.gone", "vllm.v1.worker.gpu_worker")
     assert [found.opaque("vllm", name) for name in modules] == [True, True, False, False]
+
+
+def test_content_is_read_through_links_and_never_waits_on_a_pipe(
+    site: FakeSite, tmp_path: Path
+) -> None:
+    package = site.path / "vllm"
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "inner.py").write_text("b = 2\n")
+    (package / "linked").symlink_to(tmp_path / "elsewhere")
+    os.mkfifo(package / "pipe.py")
+    found = tree(site)
+    assert found.content("vllm", "vllm/linked/inner.py") == b"b = 2\n"
+    for missing in ("vllm/pipe.py", "vllm/linked", "vllm/gone.py", "vllm/__init__.py/x.py"):
+        assert found.content("vllm", missing) is None
