@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 
 
 def main() -> None:
     """Run the command line; Ctrl-C while it still loads ends the process without a word."""
+    # Loading makes many objects, of which none can go yet.
+    gc.disable()
     at_rest = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if at_rest:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -14,7 +17,11 @@ def main() -> None:
 
     if at_rest:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    run()
+    try:
+        run()
+    finally:
+        # At its end Python would walk everything that is loaded, to free it one by one.
+        gc.freeze()
 
 
 if __name__ == "__main__":
