@@ -37,7 +37,7 @@ class Seen:
     failure: str = ""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Effective:
     """All values, and what LMCache's own check says.
 

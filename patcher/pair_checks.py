@@ -101,14 +101,25 @@ def extension_check(answer: Answer, lmcache: Version) -> Check:
     facts = answer.facts
     if not facts["there"]:
         return warn(name, "the wheel has none: LMCache runs in slow Python", "install a wheel")
+    if "torch_problem" in facts:
+        return fail(name, f"torch can't be imported: {facts['torch_problem']}", "reinstall torch")
     if "problem" not in facts:
         return ok(name, f"{facts['file']} loads with torch {facts['torch']}")
-    told = f"{facts['file']} does not load: {facts['problem']}"
-    if lmcache < _FATAL:
-        todo = "take the LMCache release built for this torch; this one stops at its import"
-        return fail(name, told, todo)
-    todo = "take the LMCache release built for this torch; this one falls back to slow Python"
-    return warn(name, told, todo)
+    fatal = lmcache < _FATAL
+    effect = "LMCache stops at its import" if fatal else "LMCache falls back to slow Python"
+    if facts.get("built_for_gpu", True):
+        told = f"{facts['file']} does not load with torch {facts['torch']}: {facts['problem']}"
+        todo = "take the LMCache release built for this torch"
+    else:
+        told = f"{facts['file']} is built for CUDA, and torch {facts['torch']} for the CPU alone"
+        todo = "install the vLLM and torch that are built for this host's GPU"
+        if not facts.get("gpu"):
+            todo = (
+                "take LMCache 0.4.4 or newer, which goes on without it"
+                if fatal
+                else "nothing on this host, which has no GPU; serve where there is one"
+            )
+    return (fail if fatal else warn)(name, f"{told}; {effect}", todo)
 
 
 def runner_check(vllm: Version) -> Check:

@@ -67,9 +67,7 @@ def _note(
         leftovers[name] = remains
 
 
-def _imported_from(
-    name: str, finders: list[Any], path: list[str]
-) -> tuple[str | None, list[str]]:
+def _imported_from(name: str, finders: list[Any], path: list[str]) -> tuple[str | None, list[str]]:
     """The folder holding the package, or the folders of a namespace package of that name."""
     for finder in finders:
         try:
