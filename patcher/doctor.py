@@ -164,8 +164,9 @@ def _pair(seen: _Seen, profile: str | None) -> Iterator[Check]:
         yield fail("pair", f"LMCache {seen.lmcache}, and no vLLM beside it", "install vLLM")
     else:
         yield _verdict(seen, profile)
-        yield catalogue_check(seen.vllm, seen.lmcache)
-        yield _patches(seen)
+        catalogued = catalogue_check(seen.vllm, seen.lmcache)
+        yield catalogued
+        yield _patches(seen, hopeless=catalogued.state is State.FAIL)
         yield runner_check(seen.vllm)
     found = distributions(seen.site)
     yield pins_check(found, "transformers")
@@ -179,12 +180,13 @@ def _pair(seen: _Seen, profile: str | None) -> Iterator[Check]:
         yield extension_check(answer, seen.lmcache)
 
 
-def _patches(seen: _Seen) -> Check:
+def _patches(seen: _Seen, *, hopeless: bool) -> Check:
     missing = [patch for patch, there in seen.pair.cured.items() if not there]
     if not missing:
         return ok("patches", f"in place: {', '.join(seen.pair.cured)}")
     told = "" if seen.pair.registered else "LMCache is not told of the model; "
-    return fail("patches", f"{told}not in place: {', '.join(missing)}", "run `kvpatch apply`")
+    todo = "take another pair first, as above" if hopeless else "run `kvpatch apply`"
+    return fail("patches", f"{told}not in place: {', '.join(missing)}", todo)
 
 
 def _verdict(seen: _Seen, profile: str | None) -> Check:

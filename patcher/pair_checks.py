@@ -89,7 +89,10 @@ def flashinfer_check(found: Mapping[str, tuple[str, tuple[str, ...]]]) -> Check:
         return warn("flashinfer", str(error), "reinstall it")
     told = ", ".join(f"{name} {version}" for name, version in there.items())
     if len(releases) > 1:
-        return fail("flashinfer", f"of different releases: {told}", "install the same of each")
+        first = Version(next(iter(there.values()))).public
+        others = " ".join(f"{name}=={first}" for name in list(there)[1:])
+        todo = f"install one release of all, such as: pip install {others}"
+        return fail("flashinfer", f"of different releases: {told}", todo)
     return ok("flashinfer", told)
 
 
