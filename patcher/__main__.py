@@ -20,6 +20,7 @@ def main() -> None:
     try:
         run()
     finally:
+        # At its end Python would walk everything that is loaded, to free it one by one.
         gc.freeze()
 
 

@@ -186,11 +186,11 @@ def _checked(schema: Schema, state: Effective) -> Effective:
     values = {name: seen.value for name, seen in state.values.items()}
     if schema.validate is None or any(isinstance(one, Unknown) for one in values.values()):
         return state
-    before = copy.deepcopy(values)
+    before = _copied(values)
     if before.get(_INSTANCE) is None and _INSTANCE in before:
         # LMCache makes one up before it looks.
         before[_INSTANCE] = "made-up"
-    config = SimpleNamespace(**copy.deepcopy(before))
+    config = SimpleNamespace(**_copied(before))
     schema.log.clear()
     stop = ""
     try:
@@ -204,3 +204,12 @@ def _checked(schema: Schema, state: Effective) -> Effective:
         for name, one in state.values.items()
     }
     return replace(state, values=seen, changed=changed, said=said, stop=stop)
+
+
+def _copied(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the values; what can't be changed, which is most of it, is not copied."""
+    plain = (str, int, float, type(None))
+    return {
+        name: value if isinstance(value, plain) else copy.deepcopy(value)
+        for name, value in values.items()
+    }

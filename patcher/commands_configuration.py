@@ -34,7 +34,12 @@ def profiles(as_json: bool) -> None:
 @click.option("--gds-path", help="Folder on the fast storage, mounted, one for this pair alone.")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Another value for a key.")
 @click.option("--strict", is_flag=True, help="Exit 1 where something it needs is not in place.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write it there.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="File to write; of a bundle, its folder.",
+)
 @click.option("--force", is_flag=True, help="Write over what is there already.")
 @options.where
 @click.pass_obj

@@ -10,7 +10,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from . import environment, key_history, templates
+from . import environment, key_history, rules, templates
 from .coercion import effective
 from .curing import pair_on
 from .diagnosis import Check, State, fail, not_checked, ok, warn
@@ -19,6 +19,7 @@ from .host import Host, Where, open_host
 from .host_checks import host_checks, library_check
 from .launch import parse_launch
 from .lint import Surroundings, lint
+from .lint_combinations import NOT_LOOKED
 from .model_checks import model_checks, separator_check
 from .model_config import Model, read_model
 from .outcome import ExitCode, KvpatchError, Report
@@ -33,7 +34,7 @@ from .pair_checks import (
 )
 from .probe import probe
 from .render import render
-from .rules import Level
+from .rules import Finding, Level
 from .schema import Schema
 from .schema_source import read_schema
 from .storage_checks import storage_checks
@@ -163,8 +164,9 @@ def _pair(seen: _Seen, profile: str | None) -> Iterator[Check]:
         yield fail("pair", f"LMCache {seen.lmcache}, and no vLLM beside it", "install vLLM")
     else:
         yield _verdict(seen, profile)
-        yield catalogue_check(seen.vllm, seen.lmcache)
-        yield _patches(seen)
+        catalogued = catalogue_check(seen.vllm, seen.lmcache)
+        yield catalogued
+        yield _patches(seen, hopeless=catalogued.state is State.FAIL)
         yield runner_check(seen.vllm)
     found = distributions(seen.site)
     yield pins_check(found, "transformers")
@@ -178,12 +180,13 @@ def _pair(seen: _Seen, profile: str | None) -> Iterator[Check]:
         yield extension_check(answer, seen.lmcache)
 
 
-def _patches(seen: _Seen) -> Check:
+def _patches(seen: _Seen, *, hopeless: bool) -> Check:
     missing = [patch for patch, there in seen.pair.cured.items() if not there]
     if not missing:
         return ok("patches", f"in place: {', '.join(seen.pair.cured)}")
     told = "" if seen.pair.registered else "LMCache is not told of the model; "
-    return fail("patches", f"{told}not in place: {', '.join(missing)}", "run `kvpatch apply`")
+    todo = "take another pair first, as above" if hopeless else "run `kvpatch apply`"
+    return fail("patches", f"{told}not in place: {', '.join(missing)}", todo)
 
 
 def _verdict(seen: _Seen, profile: str | None) -> Check:
@@ -225,15 +228,25 @@ def _configuration(seen: _Seen, pid: int | None) -> Iterator[Check]:
     found = lint(seen.file, seen.schema, key_history.load(), around).findings
     for finding in found:
         name = f"{finding.rule.id} {finding.key}".strip()
-        todo = finding.fix.sentence if finding.fix else finding.rule.why
+        reason, todo = finding.message.removesuffix(NOT_LOOKED), _todo(finding)
         if finding.level is Level.ERROR:
-            yield fail(name, finding.message, todo)
+            yield fail(name, reason, todo)
         elif finding.level is Level.NOTE:
-            yield not_checked(name, finding.message, todo)
+            yield not_checked(name, reason, todo)
         else:
-            yield warn(name, finding.message, todo)
+            yield warn(name, reason, todo)
     if not any(finding.level is Level.ERROR for finding in found):
         yield ok("file", "LMCache reads it as it is meant")
+
+
+def _todo(finding: Finding) -> str:
+    if finding.fix:
+        return finding.fix.sentence
+    if finding.rule is rules.GDS_BLEND:
+        return "run `kvpatch apply`"
+    if finding.level is Level.NOTE:
+        return f"give --pid PID to have it checked. {finding.rule.why}"
+    return f"change it. {finding.rule.why}"
 
 
 def _model(seen: _Seen, asked: Asked, model: Model | None) -> Iterator[Check]:

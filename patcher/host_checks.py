@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .diagnosis import Check, fail, not_checked, ok, warn
@@ -29,10 +29,12 @@ def library_check(answer: Answer) -> Check:
             name,
             f"libcufile.so is missing although there is {place}; LMCache needs it even with "
             "use_gds: false",
-            "make a link libcufile.so to it in a folder of LD_LIBRARY_PATH, or install gds-tools",
+            "make a link libcufile.so to it in a folder of LD_LIBRARY_PATH, or install CUDA's "
+            "libcufile-dev",
         )
     told = loads["libcufile.so"]
-    return fail(name, f"the loader does not find it: {told}", "install CUDA's gds-tools package")
+    todo = "install CUDA's libcufile-dev (RPM: libcufile-devel)"
+    return fail(name, f"the loader does not find it: {told}", todo)
 
 
 def host_checks(answer: Answer, *, nfs: bool) -> tuple[Check, ...]:
@@ -41,11 +43,21 @@ def host_checks(answer: Answer, *, nfs: bool) -> tuple[Check, ...]:
         return (not_checked("nvidia-fs", answer.problem),)
     facts = answer.facts
     return (
+        *_gpu(facts["devices"]),
         _driver(facts),
         _settings(facts["cufile"]),
         *_rdma(facts, nfs=nfs),
         _memlock(facts["memlock"]),
     )
+
+
+def _gpu(devices: Sequence[str]) -> Iterator[Check]:
+    if not devices:
+        yield fail(
+            "NVIDIA driver",
+            "there is no /dev/nvidia*: no GPU or no driver here, so nothing goes through GDS",
+            "look on the host that serves; start a container with --gpus all",
+        )
 
 
 def _driver(facts: Mapping[str, Any]) -> Check:

@@ -27,7 +27,7 @@ RENAMED: Mapping[str, str] = {
 _CLOSE = 0.75
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Renaming:
     """What a key is called in a release; ``since`` is the first release with that name."""
 
@@ -35,7 +35,7 @@ class Renaming:
     since: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class History:
     """Spans of releases by key: ``[first, last]``, ``last`` None for the newest.
 

@@ -34,7 +34,7 @@ _CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Surroundings:
     """Where a configuration will run, as far as it was said.
 
@@ -55,7 +55,7 @@ class Surroundings:
     gds_blends: bool | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Linted:
     """What came of it."""
 

@@ -18,6 +18,9 @@ _CORRUPT = (Version("0.3.7"), Version("0.5.4rc3"))
 _HASH_NONE = (Version("0.3.4"), Version("0.4"))
 _PLACEHOLDER = "/dev/null"
 
+NOT_LOOKED = " (give --env-file or --pid to have it checked)"
+"""Ends the message about a variable that nobody looked for."""
+
 
 def blending(context: Context) -> Iterator[Finding]:
     """What blending asks for."""
@@ -159,8 +162,7 @@ def _seed(context: Context) -> Iterator[Finding]:
     message = f"{why}: set the same PYTHONHASHSEED, for example 0, in every vLLM process"
     seed = (context.environ or {}).get("PYTHONHASHSEED")
     if not context.whole_environ and seed is None:
-        asked = f"{message} (give --env-file or --pid to have it checked)"
-        yield context.found(rules.SEED, asked, key, lower=Level.NOTE)
+        yield context.found(rules.SEED, f"{message}{NOT_LOOKED}", key, lower=Level.NOTE)
     elif seed is None or not seed.isdigit():
         state = "is not set" if seed is None else f"is {spelt(seed)}"
         yield context.found(rules.SEED, f"PYTHONHASHSEED {state}: {message}", key)

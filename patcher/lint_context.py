@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .launch import Launch
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Context:
     """A configuration with all that is known of where it will run.
 

@@ -96,10 +96,16 @@ def _empty(context: Context, seen: Seen, key: Key) -> Finding:
             f"what stands behind {_shown(seen)} is a comment ({entry.comment}): the value is null"
         )
         meant = str(key.default)
-        if isinstance(key.default, str) and entry.comment.strip() == meant.strip():
-            fix = Fix("set", _shown(seen), value=meant)
+        if isinstance(key.default, str) and _is_meant(entry.comment, meant.strip()):
+            fix = Fix("set", _shown(seen), value=meant, comment=meant.strip())
             told += f"; write {spelt(meant)}"
     return context.found(rules.EMPTY, told, seen.name, fix=fix)
+
+
+def _is_meant(comment: str, text: str) -> bool:
+    """Whether a comment is that text, alone or with a comment of its own some way behind it."""
+    rest = comment.strip().removeprefix(text)
+    return comment.startswith(text) and bool(re.fullmatch(r"(?:(?:[ ]{2,}|[ ]*\t\s*)#.*)?", rest))
 
 
 def _bytes(context: Context, seen: Seen) -> Finding:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .launch import Launch
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Asked:
     """What the user named besides the file; None for what was not named."""
 

@@ -176,6 +176,8 @@ def _apply(document: Any, fix: Fix) -> None:
     if fix.kind == "set":
         owner, name = _owner(document, fix.key)
         owner[name] = _node(fix.value)
+        if fix.comment:
+            _cut_comment(owner, name, fix.comment)
         return
     owner, name = _owner(document, fix.key)
     value = _node(fix.value) if fix.changes_value else owner[name]
@@ -205,6 +207,19 @@ def _owner(document: Any, key: str) -> tuple[Any, str]:
 
         document[outer] = CommentedMap()
     return document[outer], inner
+
+
+def _cut_comment(owner: Any, name: str, text: str) -> None:
+    """Take a text from the front of the comment beside a key; what follows it stays."""
+    slots = owner.ca.items.get(name)
+    token = slots[2] if slots and len(slots) > 2 else None
+    if token is None or not token.value.lstrip().startswith(text):
+        return
+    first, newline, below = token.value.lstrip().partition("\n")
+    beside = first.removeprefix(text).strip()
+    token.value = beside + newline + below
+    if token.value in ("", "\n"):
+        slots[2] = None
 
 
 def _taken_out(owner: Any, name: str) -> str:

@@ -89,7 +89,10 @@ def flashinfer_check(found: Mapping[str, tuple[str, tuple[str, ...]]]) -> Check:
         return warn("flashinfer", str(error), "reinstall it")
     told = ", ".join(f"{name} {version}" for name, version in there.items())
     if len(releases) > 1:
-        return fail("flashinfer", f"of different releases: {told}", "install the same of each")
+        first = Version(next(iter(there.values()))).public
+        others = " ".join(f"{name}=={first}" for name in list(there)[1:])
+        todo = f"install one release of all, such as: pip install {others}"
+        return fail("flashinfer", f"of different releases: {told}", todo)
     return ok("flashinfer", told)
 
 
@@ -101,14 +104,25 @@ def extension_check(answer: Answer, lmcache: Version) -> Check:
     facts = answer.facts
     if not facts["there"]:
         return warn(name, "the wheel has none: LMCache runs in slow Python", "install a wheel")
+    if "torch_problem" in facts:
+        return fail(name, f"torch can't be imported: {facts['torch_problem']}", "reinstall torch")
     if "problem" not in facts:
         return ok(name, f"{facts['file']} loads with torch {facts['torch']}")
-    told = f"{facts['file']} does not load: {facts['problem']}"
-    if lmcache < _FATAL:
-        todo = "take the LMCache release built for this torch; this one stops at its import"
-        return fail(name, told, todo)
-    todo = "take the LMCache release built for this torch; this one falls back to slow Python"
-    return warn(name, told, todo)
+    fatal = lmcache < _FATAL
+    effect = "LMCache stops at its import" if fatal else "LMCache falls back to slow Python"
+    if facts.get("built_for_gpu", True):
+        told = f"{facts['file']} does not load with torch {facts['torch']}: {facts['problem']}"
+        todo = "take the LMCache release built for this torch"
+    else:
+        told = f"{facts['file']} is built for CUDA, and torch {facts['torch']} for the CPU alone"
+        todo = "install the vLLM and torch that are built for this host's GPU"
+        if not facts.get("gpu"):
+            todo = (
+                "take LMCache 0.4.4 or newer, which goes on without it"
+                if fatal
+                else "nothing on this host, which has no GPU; serve where there is one"
+            )
+    return (fail if fatal else warn)(name, f"{told}; {effect}", todo)
 
 
 def runner_check(vllm: Version) -> Check:

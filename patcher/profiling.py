@@ -20,6 +20,7 @@ from .host import Where
 from .kv_size import width_of
 from .model_config import read_model
 from .outcome import ExitCode, KvpatchError, Report
+from .place import quoted
 from .release import schema_from_index, version_of
 from .render import Rendered, header, render
 from .schema import Schema
@@ -28,6 +29,8 @@ from .sizing import Wanted
 from .templates import Pair, Template
 
 FORMATS = ("yaml", "env", "serve", "bundle")
+# As a bundle has them.
+_NAMES = {"yaml": bundle.CONFIG_NAME, "env": "vllm.env", "serve": "serve.sh"}
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,8 @@ def _check(template: Template, form: str, asked: Asked) -> None:
             "say where: -o DIR",
             ExitCode.USAGE,
         )
+    if asked.output is not None:
+        _check_output(asked.output, form)
     if template.kind != "lmcache" and form in ("yaml", "env"):
         raise KvpatchError(
             "no-file",
@@ -140,6 +145,23 @@ def _check(template: Template, form: str, asked: Asked) -> None:
     if asked.gpu_memory is not None and asked.gpu_memory <= 0:
         raise KvpatchError(
             "bad-number", "--gpu-memory must be above 0", "give it in GiB", ExitCode.USAGE
+        )
+
+
+def _check_output(output: Path, form: str) -> None:
+    if form == "bundle" and output.exists() and not output.is_dir():
+        raise KvpatchError(
+            "no-folder",
+            f"-o {output} is a file, and a bundle is a folder of files",
+            f"name a folder, or one that is not there yet, such as -o {quoted(f'{output}.d')}",
+            ExitCode.USAGE,
+        )
+    if form != "bundle" and output.is_dir():
+        raise KvpatchError(
+            "no-file-name",
+            f"-o {output} is a folder, and --format {form} makes one file",
+            f"name the file: -o {quoted(str(output / _NAMES[form]))}; or take --format bundle",
+            ExitCode.USAGE,
         )
 
 

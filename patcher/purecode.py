@@ -70,6 +70,8 @@ _NODES: tuple[type[ast.AST], ...] = (
     ast.Continue,
     ast.Match,
 )
+# The kinds of those that stand for several, such as operators, too.
+_KINDS = frozenset(kind for one in _NODES for kind in (one, *one.__subclasses__()))
 _BUILTINS: Mapping[str, Any] = {
     value.__name__: value
     for value in (
@@ -134,7 +136,7 @@ def pure_expression(
         return functions.get(node.id) or _BUILTINS.get(node.id)
     if not isinstance(node, ast.Lambda):
         return None
-    if not _is_pure(node, list(ast.walk(node.body)), set(functions)):
+    if not _is_pure(node, _inside(node.body), set(functions)):
         return None
     scope = {**_scope(None), **functions}
     made: Callable[..., Any] = eval(compile(ast.Expression(node), "<lambda>", "eval"), scope)  # noqa: S307
@@ -163,7 +165,7 @@ def _bring(
     """Compile a function into the scope, and what it calls before it."""
     if node.name in scope or node.name in pending:
         return True
-    nodes = [one for part in node.body for one in ast.walk(part)]
+    nodes = _inside(*node.body)
     needed = {one.id for one in nodes if isinstance(one, ast.Name)} & set(defined)
     inside = {*pending, node.name}
     if not _is_pure(node, nodes, needed):
@@ -171,8 +173,20 @@ def _bring(
     if not all(_bring(defined[name], defined, scope, inside) for name in needed):
         return False
     code = ast.Module([bare(node)], [])
-    exec(compile(ast.fix_missing_locations(code), f"<{node.name}>", "exec"), scope)  # noqa: S102
+    exec(compile(code, f"<{node.name}>", "exec"), scope)  # noqa: S102
     return True
+
+
+def _inside(*roots: ast.AST) -> list[ast.AST]:
+    """The nodes and all below them, as ``ast.walk`` gives them and quicker."""
+    found = list(roots)
+    for one in found:
+        for value in vars(one).values():
+            if isinstance(value, ast.AST):
+                found.append(value)
+            elif isinstance(value, list):
+                found += [part for part in value if isinstance(part, ast.AST)]
+    return found
 
 
 def bare(node: ast.FunctionDef) -> ast.FunctionDef:
@@ -183,20 +197,20 @@ def bare(node: ast.FunctionDef) -> ast.FunctionDef:
     arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
     plain = ast.arguments(
         posonlyargs=[],
-        args=[ast.arg(one.arg) for one in arguments],
+        args=[ast.copy_location(ast.arg(one.arg), one) for one in arguments],
         kwonlyargs=[],
         kw_defaults=[],
         defaults=node.args.defaults,
     )
     body = [
         one for one in node.body if not (isinstance(one, ast.Expr) and _is_text(one.value))
-    ] or [ast.Pass()]
+    ] or [ast.copy_location(ast.Pass(), node)]
     made: ast.FunctionDef = ast.parse("def name(): pass").body[0]  # type: ignore[assignment]
     made.name, made.args, made.body = node.name, plain, body
-    for one in ast.walk(made):
+    for one in _inside(*body):
         if isinstance(one, ast.Assert) and one.msg is None:
             # Without it nobody could say which of them failed.
-            one.msg = ast.Constant(f"not {ast.unparse(one.test)}")
+            one.msg = ast.copy_location(ast.Constant(f"not {ast.unparse(one.test)}"), one)
     return made
 
 
@@ -210,25 +224,24 @@ def _is_pure(function: Function, nodes: Sequence[ast.AST], known: set[str]) -> b
         function.decorator_list or function.args.vararg or function.args.kwarg
     ):
         return False
-    own = {argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)}
-    own |= {
-        one.id for one in nodes if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load)
-    }
-    own |= {one.name for one in nodes if isinstance(one, ast.ExceptHandler) and one.name}
-    own |= {one.name for one in nodes if isinstance(one, ast.MatchAs) and one.name}
-    own |= {one.arg for one in nodes if isinstance(one, ast.arg)}
+    own: set[str] = set()
+    annotations: set[int] = set()
+    for one in (*_inside(function.args), *nodes):
+        if isinstance(one, ast.Name):
+            if not isinstance(one.ctx, ast.Load):
+                own.add(one.id)
+        elif isinstance(one, ast.arg):
+            own.add(one.arg)
+        elif isinstance(one, ast.ExceptHandler | ast.MatchAs):
+            own |= {one.name} if one.name else set()
+        elif isinstance(one, ast.AnnAssign):
+            annotations |= {id(part) for part in _inside(one.annotation)}
     allowed = own | known | set(_BUILTINS)
-    annotations = {
-        id(part)
-        for one in nodes
-        if isinstance(one, ast.AnnAssign)
-        for part in ast.walk(one.annotation)
-    }
     return all(_is_allowed(one, allowed) for one in nodes if id(one) not in annotations)
 
 
 def _is_allowed(node: ast.AST, names: set[str]) -> bool:
-    if not isinstance(node, _NODES):
+    if type(node) not in _KINDS:
         return False
     if isinstance(node, ast.Attribute):
         if node.attr.startswith("_"):

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import source_hash
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
 from .cache import default_cache
-from .digest import sha256
+from .deduction import deduced
 from .outcome import ExitCode, KvpatchError
 from .schema import FILES, READERS, Schema
 from .schema_code import keep, kept
-
-if TYPE_CHECKING:
-    from .locate import Environment
 
 FIRST = Version("0.3.3")
 _GDS_PATCH = b"# kvpatch KV009"
@@ -24,7 +22,7 @@ _GDS_PATCH = b"# kvpatch KV009"
 Read = Callable[[str], bytes | None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Release:
     """An LMCache release with its configuration.
 
@@ -33,7 +31,6 @@ class Release:
         schema: what it reads.
         vllm: release of the vLLM beside it; None where there is none, or none was named.
         python: version of the Python it runs on; None where it is not known.
-        environment: where it was found; None for a release on the index.
         gds_blends: whether kvpatch's patch for GDS with blending is there; None as before.
     """
 
@@ -41,7 +38,6 @@ class Release:
     schema: Schema
     vllm: Version | None = None
     python: tuple[int, ...] | None = None
-    environment: Environment | None = None
     gds_blends: bool | None = None
 
 
@@ -67,15 +63,18 @@ def find_release(
     return Release(named, schema_from_index(named, default_cache()), beside)
 
 
-def _installed(python: Path | None, site: Path | None, vllm: Version | None) -> Release:
-    from .locate import locate
+@dataclass(frozen=True, eq=False, repr=False)
+class _Package:
+    """One installed package."""
 
-    try:
-        environment = locate(python, site, needs="lmcache")
-    except KvpatchError as error:
-        error.hint += "; or name a release: --lmcache 0.5.6"
-        raise
-    found = environment.packages["lmcache"]
+    distribution: str
+    version: str
+    site: Path
+
+
+def _installed(python: Path | None, site: Path | None, vllm: Version | None) -> Release:
+    packages, running = _packages(python, site)
+    found = packages["lmcache"]
 
     def read(path: str) -> bytes | None:
         try:
@@ -91,16 +90,38 @@ def _installed(python: Path | None, site: Path | None, vllm: Version | None) -> 
             ) from None
 
     version = version_of(found.distribution, found.version) or FIRST
-    beside = environment.packages.get("vllm")
-    interpreter = environment.interpreter
+    beside = packages.get("vllm")
     return Release(
         version,
         schema_of_files(read, version, default_cache()),
         vllm or (version_of(beside.distribution, beside.version) if beside else None),
-        interpreter.version[:2] if interpreter else None,
-        environment,
+        running,
         any(_GDS_PATCH in (read(path) or b"") for path in READERS),
     )
+
+
+def _packages(
+    python: Path | None, site: Path | None
+) -> tuple[dict[str, _Package], tuple[int, ...] | None]:
+    """The packages of an environment that has LMCache, and the version of its Python."""
+    known = deduced(python, site, os.environ, "lmcache")
+    if known is not None:
+        return {
+            name: _Package(one["distribution"], one["version"], Path(one["site"]))
+            for name, one in known.packages.items()
+        }, known.python
+    from .locate import locate
+
+    try:
+        environment = locate(python, site, needs="lmcache")
+    except KvpatchError as error:
+        error.hint += "; or name a release: --lmcache 0.5.6"
+        raise
+    asked = environment.interpreter
+    return {
+        name: _Package(one.distribution, one.version, one.site)
+        for name, one in environment.packages.items()
+    }, asked.version[:2] if asked else None
 
 
 def schema_of_files(read: Read, version: Version, cache: Path) -> Schema:
@@ -110,8 +131,9 @@ def schema_of_files(read: Read, version: Version, cache: Path) -> Schema:
         KvpatchError: ``unknown-layout``, exit 3.
     """
     files = {path: read(path) for path in FILES}
-    told = "\n".join(f"{path} {sha256(text or b'')}" for path, text in files.items())
-    place = cache / "schema" / f"{sha256(f'{version}: {told}'.encode())}.json"
+    # The hash by which Python knows a source: hashlib would load OpenSSL, which takes longer.
+    told = "".join(f"{path} {source_hash(text or b'').hex()}\n" for path, text in files.items())
+    place = cache / "schema" / f"lmcache-{version}-{source_hash(told.encode()).hex()}.json"
     found = kept(place)
     if found is None:
         from .schema_source import read_schema

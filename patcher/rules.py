@@ -30,7 +30,8 @@ class Fix:
     """A change of the file that is certain: ``key`` is renamed to ``name``, or gets ``value``.
 
     ``kind`` is ``rename``, ``set`` or ``remove``. A rename has ``value`` too where the new key
-    wants another form of it, ``changes_value`` being true then.
+    wants another form of it, ``changes_value`` being true then. ``comment`` is what stands behind
+    the key and was meant as its value: it goes when the value comes.
     """
 
     kind: str
@@ -38,6 +39,7 @@ class Fix:
     name: str = ""
     value: Any = None
     changes_value: bool = False
+    comment: str = ""
 
     @property
     def sentence(self) -> str:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 EXTENSIONS = ("c_ops", "cuda_ops")
+GPUS = ("/proc/driver/nvidia/version", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
+"""One of these is there where a driver of NVIDIA's or AMD's is."""
 
 
 def extension(folder: str) -> dict[str, Any]:
@@ -24,14 +26,16 @@ def extension(folder: str) -> dict[str, Any]:
         found += Path(folder, "lmcache").glob(name + ".*.so")
     if not found:
         return {"there": False}
-    answer: dict[str, Any] = {"there": True, "file": found[0].name}
+    gpu = any(Path(path).exists() for path in GPUS)
+    answer: dict[str, Any] = {"there": True, "file": found[0].name, "gpu": gpu}
     try:
         import torch
 
         answer["torch"] = torch.__version__
         answer["cuda"] = bool(torch.cuda.is_available())
+        answer["built_for_gpu"] = bool(torch.version.cuda or getattr(torch.version, "hip", None))
     except Exception as error:
-        answer["problem"] = "torch: " + one_line(error)
+        answer["torch_problem"] = one_line(error)
         return answer
     name = found[0].name.split(".")[0]
     try:

@@ -60,7 +60,7 @@ def mount_check(facts: Mapping[str, Any]) -> Check:
     if kind.startswith(("nfs", "vastnfs")):
         return _nfs(mount, where)
     if point == "/":
-        todo = "mount the storage, or say that the root file system is meant by a mount of its own"
+        todo = f"mount the storage; if this disk is meant, `mount --bind {real} {real}` says so"
         return warn(_MOUNT, f"{where}: the root file system; is the storage mounted?", todo)
     if kind in _DIRECT:
         return ok(_MOUNT, where)

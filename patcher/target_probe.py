@@ -33,7 +33,7 @@ def survey(finders: list[Any], path: list[str]) -> Facts:
     packages: Facts = {}
     leftovers: Facts = {}
     for name in PACKAGES:
-        site, remains = _imported_from(name, finders)
+        site, remains = _imported_from(name, finders, path)
         _note(name, site, remains, path, packages, leftovers)
     return {"packages": packages, "leftovers": leftovers}
 
@@ -42,7 +42,7 @@ def survey_folder(folder: str) -> Facts:
     """The same as :func:`survey` for one site folder, without any interpreter."""
     packages: Facts = {}
     leftovers: Facts = {}
-    path = [folder, *_path_lines(folder)]
+    path = [folder, *path_lines(folder)]
     for name in PACKAGES:
         sites = [entry for entry in path if _holds(entry, name)]
         sites += [] if sites else _editable_sites(folder, name)
@@ -65,11 +65,12 @@ def _note(
         leftovers[name] = remains
 
 
-def _imported_from(name: str, finders: list[Any]) -> tuple[str | None, list[str]]:
+def _imported_from(name: str, finders: list[Any], path: list[str]) -> tuple[str | None, list[str]]:
     """The folder holding the package, or the folders of a namespace package of that name."""
     for finder in finders:
         try:
-            spec = finder.find_spec(name, None)
+            is_path_finder = getattr(finder, "__name__", "") == "PathFinder"
+            spec = finder.find_spec(name, path if is_path_finder else None)
         except Exception:  # noqa: S112 - someone else's import hook must not end the survey
             continue
         if spec is None:
@@ -271,7 +272,7 @@ def _editable_sites(folder: str, name: str) -> list[str]:
     return [site for site in [*sites, *_egg_links(folder)] if _holds(site, name)]
 
 
-def _path_lines(folder: str) -> list[str]:
+def path_lines(folder: str) -> list[str]:
     """The folders that ``.pth`` files of a site folder add to the path."""
     added = []
     try:

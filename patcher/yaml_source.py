@@ -17,7 +17,7 @@ MOST_BYTES = 1024 * 1024
 MOST_VALUES = 20_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Entry:
     """One key with its value; ``line`` and ``column`` count from 1.
 
@@ -31,7 +31,7 @@ class Entry:
     comment: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Problem:
     """Why LMCache can't take the file, or not all of it; ``kind`` is a word for the rule."""
 
@@ -41,7 +41,7 @@ class Problem:
     column: int = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class YamlFile:
     """What came of a file: entries by name, ``extra_config.NAME`` for those inside of it."""
 

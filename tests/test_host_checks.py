@@ -10,6 +10,7 @@ from kvpatch.host_checks import host_checks, library_check
 from kvpatch.probe import Answer
 
 GOOD: dict[str, Any] = {
+    "devices": ["nvidia0", "nvidiactl"],
     "nvidia_fs_loaded": True,
     "counters": {"reads": 3, "writes": 1},
     "cufile": {"path": "/etc/cufile.json", "there": True, "compat": False},
@@ -43,6 +44,7 @@ def test_a_host_with_everything_is_ok() -> None:
             State.WARN,
             "CPU",
         ),
+        ({"devices": []}, "NVIDIA driver", State.FAIL, "no GPU or no driver"),
         ({"rdma": []}, "RDMA", State.FAIL, "no RDMA device"),
         ({"modules": []}, "RDMA", State.FAIL, "not loaded"),
         ({"memlock": 8 * 2**20}, "memlock", State.WARN, "8 MiB"),

@@ -122,6 +122,53 @@ def test_a_whole_file_is_mended_lints_clean_and_a_second_pass_changes_nothing() 
     assert (again.text, more) == (file.text, ())
 
 
+BLENDS = """enable_blending: true
+use_layerwise: true
+blend_check_layers: [1]
+blend_recompute_ratios: [0.15]
+save_unfull_chunk: true
+"""
+QUOTED = 'blend_special_str: " # # "'
+
+
+@pytest.mark.releases
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("blend_special_str: # #\n", f"{QUOTED}\n"),
+        ("blend_special_str:  # # ", f"{QUOTED}\n"),
+        (
+            "# above\nblend_special_str:  # # \n# below\n\n# next\nchunk_size: 256 # mine\n",
+            f"# above\n{QUOTED}\n# below\n\n# next\nchunk_size: 256 # mine\n",
+        ),
+        (
+            "blend_special_str:  # #\n\n\nchunk_size: 256\n",
+            f"{QUOTED}\n\n\nchunk_size: 256\n",
+        ),
+        (
+            "blend_special_str:  # #   # between documents\nchunk_size: 256\n",
+            f"{QUOTED} # between documents\nchunk_size: 256\n",
+        ),
+        ("blend_special_str: # #\t# tab\n", f"{QUOTED} # tab\n"),
+    ],
+)
+def test_a_separator_that_became_a_comment_is_quoted_and_the_comment_goes(
+    before: str, after: str
+) -> None:
+    file, _ = mended(parse_yaml(BLENDS + before), check)
+    assert file.text == BLENDS + after
+    assert check(file) == ()
+    assert mended(file, check)[0].text == file.text
+
+
+@pytest.mark.releases
+def test_a_comment_that_may_be_one_is_told_and_left() -> None:
+    text = f"{BLENDS}blend_special_str: # # # what\n"
+    file, fixes = mended(parse_yaml(text), check)
+    assert (file.text, fixes) == (text, ())
+    assert "is a comment (# # # what)" in check(file)[0].message
+
+
 @pytest.mark.releases
 @settings(deadline=None, max_examples=60)
 @given(

@@ -68,16 +68,29 @@ def test_flashinfers_parts_are_of_one_release_but_for_local_parts(
     python: str, cubin: str, state: State
 ) -> None:
     found: Found = {"flashinfer-python": (python, ()), "flashinfer-cubin": (cubin, ())}
-    assert flashinfer_check(found).state is state
+    check = flashinfer_check(found)
+    assert check.state is state
+    if state is State.FAIL:
+        assert check.todo.endswith(f"pip install flashinfer-cubin=={python}")
     assert flashinfer_check({}).state is State.NOT_CHECKED
+
+
+THERE: dict[str, object] = {
+    "there": True,
+    "file": "c.so",
+    "torch": "2.13.0+cu130",
+    "built_for_gpu": True,
+    "gpu": True,
+}
 
 
 @pytest.mark.parametrize(
     ("facts", "release", "state"),
     [
-        ({"there": True, "file": "c.so", "torch": "2.13"}, "0.5.6", State.OK),
-        ({"there": True, "file": "c.so", "problem": "undefined symbol"}, "0.5.6", State.WARN),
-        ({"there": True, "file": "c.so", "problem": "undefined symbol"}, "0.4.3", State.FAIL),
+        (THERE, "0.5.6", State.OK),
+        ({**THERE, "problem": "undefined symbol"}, "0.5.6", State.WARN),
+        ({**THERE, "problem": "undefined symbol"}, "0.4.3", State.FAIL),
+        ({"there": True, "file": "c.so", "torch_problem": "no torch"}, "0.5.6", State.FAIL),
         ({"there": False}, "0.5.6", State.WARN),
         (None, "0.5.6", State.NOT_CHECKED),
     ],
@@ -86,6 +99,27 @@ def test_an_extension_that_does_not_load_is_never_ok(
     facts: dict[str, object] | None, release: str, state: State
 ) -> None:
     assert extension_check(Answer(facts, "x"), Version(release)).state is state
+
+
+@pytest.mark.parametrize(
+    ("more", "release", "told", "todo"),
+    [
+        ({}, "0.5.6", "does not load with torch 2.13.0+cu130: undefined", "LMCache release built"),
+        ({"built_for_gpu": False}, "0.5.6", "for the CPU alone", "built for this host's GPU"),
+        ({"built_for_gpu": False, "gpu": False}, "0.5.6", "falls back to slow Python", "no GPU"),
+        ({"built_for_gpu": False, "gpu": False}, "0.4.3", "stops at its import", "0.4.4 or newer"),
+    ],
+)
+def test_what_to_do_about_an_extension_depends_on_torch_and_on_the_host(
+    more: dict[str, object], release: str, told: str, todo: str
+) -> None:
+    facts = {**THERE, "problem": "undefined symbol", **more}
+    found = extension_check(Answer(facts), Version(release))
+    assert found.state in (State.WARN, State.FAIL)
+    assert told in found.reason
+    assert todo in found.todo
+    if not more.get("gpu", True):
+        assert "install" not in found.todo
 
 
 @pytest.mark.parametrize(

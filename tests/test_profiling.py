@@ -234,3 +234,34 @@ def test_what_cannot_be_asked_ends_with_its_code(arguments: tuple[str, ...], cod
     if code:
         assert ended.err.startswith("kvpatch: ")
         assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("form", "name"), [("yaml", "lmcache.yaml"), ("env", "vllm.env"), ("serve", "serve.sh")]
+)
+@pytest.mark.parametrize("more", [(), ("--force",)])
+def test_a_folder_where_a_file_is_made_is_usage_with_the_file_to_name(
+    tmp_path: Path, form: str, name: str, more: tuple[str, ...]
+) -> None:
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    pair = ("--lmcache", "0.5.6", "--vllm", "0.32.0")
+    ended = kvpatch("profile", "blend", *pair, "--format", form, "-o", folder, *more)
+    assert ended.code == 2
+    assert f"is a folder, and --format {form} makes one file" in ended.err
+    assert f"-o '{folder / name}'" in ended.err
+    assert list(folder.iterdir()) == []
+    assert kvpatch("profile", "blend", *pair, "--format", form, "-o", folder / name).code == 0
+    assert [one.name for one in folder.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("more", [(), ("--force",)])
+def test_a_file_where_a_bundle_is_made_is_usage(tmp_path: Path, more: tuple[str, ...]) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    pair = ("--lmcache", "0.5.6", "--vllm", "0.32.0")
+    ended = kvpatch("profile", "blend", *pair, "--format", "bundle", "-o", file, *more)
+    assert ended.code == 2
+    assert "is a file, and a bundle is a folder of files" in ended.err
+    assert file.read_text() == "mine"
+    assert kvpatch("profile", "blend", *pair, "--format", "bundle", "-o", f"{file}.d").code == 0
