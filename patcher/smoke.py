@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from .smoke_bench import Bench
 from .smoke_checks import judge
 from .smoke_gpu import on_a_gpu, takes_graphs
 from .smoke_measure import Measured, Start
+from .smoke_orders import Orders
 from .smoke_report import report, unable
 from .smoke_witness import FAULTS
 from .stopping import stoppable
@@ -221,68 +223,38 @@ def _measure(
         say=say,
     )
     bench.prepare()
-    model = str(folder / "model") if choice.model is None else choice.model
-    blending = _write(folder / "blend.yaml", settings.values)
-    control = {**settings.values, "enable_blending": False}
-    for name in ("gds_path", "retrieve_locations"):
-        control.pop(name, None)
-    layerwise = _write(folder / "layerwise.yaml", {**control, "local_cpu": True})
     connector = {
         **templates.load("blend").connector(templates.Pair(pair.lmcache, pair.vllm)),
         "kv_role": "kv_both",
         "kv_connector_extra_config": {"use_layerwise": True},
     }
-
-    def order(connected: bool, steps: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        given = connector if connected else None
-        return {
-            "engine": wanted.engine(
-                model,
-                tiny=tiny,
-                cpu=cpu,
-                # Without cache, rounding is put in by hooks, which no graph runs.
-                eager=cpu or not connected or not takes_graphs(pair.vllm),
-                connector=given,
-            ),
-            "cpu": cpu,
-            "harness": cpu and connected,
-            "separator": settings.separator,
-            "least": settings.least,
-            "seed": wanted.SEED,
-            "gds": settings.gds and connected,
-            "gds_path": settings.values.get("gds_path"),
-            "fault": choice.fault if connected else "",
-            "steps": steps,
-            **more,
-        }
-
-    first = order(False, wanted.reference_steps(), **_originals_order(pair, folder))
-    if tiny:
-        spec: dict[str, Any] = {
-            "arch": choice.arch,
-            "rope": choice.rope,
-            "tokenizer": choice.tokenizer,
-        }
-        spec |= {"dtype": first["engine"]["dtype"], "seed": wanted.SEED}
-        first["make"] = {"folder": model, "spec": spec}
+    spec = {"arch": choice.arch, "rope": choice.rope, "tokenizer": choice.tokenizer}
+    orders = Orders(
+        folder=folder,
+        model=str(folder / "model") if choice.model is None else choice.model,
+        spec=spec if tiny else None,
+        cpu=cpu,
+        graphs=takes_graphs(pair.vllm),
+        settings=settings,
+        connector=connector,
+        fault=choice.fault,
+        originals=pair.originals,
+    )
     nothing = Start("none", None, 0.0)
-    reference = bench.start("reference", first, None)
+    # Alone, because the time of all the others is set against this one's.
+    reference = bench.start(orders.reference())
     if not reference.up:
         return Measured(reference, nothing, nothing, settings.ratio)
-    store = None
-    blend = wanted.blend_steps(settings.ratio, choice.ratios or wanted.SWEEP)
-    if settings.gds:
-        store = bench.start("store", order(True, wanted.store_steps()), blending)
-        # The layout of vLLM's cache is learnt from what vLLM writes, before anything is loaded.
-        blend = (wanted.first_steps() if cpu else []) + blend
+    store = bench.start(orders.store()) if settings.gds else None
+    rest = [orders.blend(choice.ratios), orders.layerwise()]
+    if together(cpu, tiny, cores()):
+        blend, layerwise = bench.start_together(rest)
     else:
-        blend = wanted.store_steps() + blend
-    blended = bench.start("blend", order(True, blend), blending)
-    controlled = {**order(True, wanted.layerwise_steps()), "gds": False, "fault": ""}
+        blend, layerwise = map(bench.start, rest)
     return Measured(
         reference=reference,
-        blend=blended,
-        layerwise=bench.start("layerwise", controlled, layerwise),
+        blend=blend,
+        layerwise=layerwise,
         ratio=settings.ratio,
         rope=choice.rope if tiny else "",
         chunk_size=settings.chunk_size,
@@ -292,20 +264,17 @@ def _measure(
     )
 
 
-def _originals_order(pair: Pair, folder: Path) -> dict[str, Any]:
-    """The originals as files, and the modules that they are."""
-    sources = {}
-    for path, content in pair.originals.items():
-        copy = folder / "originals" / path
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(content)
-        sources[path.removesuffix(".py").replace("/", ".")] = str(copy)
-    return {"originals": sources, "again": list(wanted.REORDERED)} if sources else {}
+def together(cpu: bool, tiny: bool, count: int) -> bool:
+    """Whether engines that need nothing of each other run at once.
+
+    Two of a GPU's engines would want the same memory, and so would two of a user's model.
+    """
+    return cpu and tiny and count > 1
 
 
-def _write(path: Path, values: Mapping[str, Any]) -> Path:
-    path.write_text(yaml.safe_dump(dict(values), sort_keys=False), encoding="utf-8")
-    return path
+def cores() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def pair_data(pair: Pair, device: str, choice: Choice) -> dict[str, Any]:

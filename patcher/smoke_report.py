@@ -12,6 +12,11 @@ from .smoke_checks import Check
 from .smoke_measure import Measured, Start, failure
 
 
+# Engine starts that a smoke may take, and its time, as so many times that many plain starts.
+BUDGET, BUDGET_GDS = 3, 5
+SLACK = 1.3
+
+
 def report(
     pair: Mapping[str, Any],
     measured: Measured,
@@ -48,6 +53,7 @@ def measured_data(measured: Measured, seconds: float) -> dict[str, Any]:
         if start is not None and start.role != "none"
     ]
     plain = plain_start(measured.reference)
+    budget = BUDGET_GDS if measured.gds else BUDGET
     engine = dict(measured.blend.result.get("engine", measured.reference.result.get("engine", {})))
     return {
         "engine": engine,
@@ -58,11 +64,13 @@ def measured_data(measured: Measured, seconds: float) -> dict[str, Any]:
         "rounding": measured.rounding,
         "tolerance": measured.tolerance,
         "starts": len(starts),
+        "start_budget": budget,
         # Of the reference, in its own process, with the files as they were before kvpatch.
         "restarts": int(any(a.get("originals") for a in measured.reference.answers)),
         "plain_start_s": round(plain, 2),
         "wall_s": round(seconds, 1),
         "wall_in_plain_starts": round(seconds / plain, 2) if plain else None,
+        "wall_limit_in_plain_starts": round(SLACK * budget, 2),
         "ratio_changed_on": "the running blender, without a restart",
     }
 
@@ -86,9 +94,13 @@ def _middle(values: Sequence[float]) -> float | None:
 
 
 def plain_start(reference: Start) -> float:
-    """Seconds the reference took to be ready, without making the model."""
+    """Seconds the reference took from its first import to be ready, without making the model."""
     stages = reference.result.get("stages", {})
-    return float(stages.get("requests", 0.0)) - float(stages.get("import", 0.0))
+    ready = float(stages.get("requests", 0.0))
+    making = (
+        float(stages.get("tokenizer", 0.0)) - float(stages["model"]) if "model" in stages else 0
+    )
+    return max(ready - making, 0.0)
 
 
 def smoke_text(data: Mapping[str, Any], checks: Sequence[Check]) -> str:
@@ -114,8 +126,12 @@ def smoke_text(data: Mapping[str, Any], checks: Sequence[Check]) -> str:
         lines += ["", "stood in for, so not proved here:"]
         lines += [f"  {stand_in}" for stand_in in data["stand_ins"]]
     plain = f"{data['wall_in_plain_starts']} times a plain start of {data['plain_start_s']:g} s"
-    again = " and one again for the originals" if data["restarts"] else ""
-    lines += ["", f"{data['starts']} engine starts{again} in {data['wall_s']:g} s, {plain}"]
+    again = ", one of them twice for the originals," if data["restarts"] else ""
+    limit = f"budget: {data['start_budget']} starts, {data['wall_limit_in_plain_starts']} times"
+    lines += [
+        "",
+        f"{data['starts']} engine starts{again} in {data['wall_s']:g} s, {plain} ({limit})",
+    ]
     first = data["seconds_to_first_token"]
     if first["blended"] is not None:
         lines.append(
