@@ -213,12 +213,14 @@ def _until_gone(session: int, limit: float) -> None:
 def _wait(children: Sequence[_Child], end: float) -> None:
     """Until all are over, or the end has come."""
     pause = _FIRST_POLL_S
-    while not all([child.over for child in children]):
+    while True:
+        running = [child for child in children if not child.over]
+        if not running:
+            return
         if time.monotonic() >= end:
             return
         time.sleep(min(pause, max(end - time.monotonic(), 0.0)))
         # Short commands are not kept waiting, and long ones are not asked all the time.
         pause = min(pause * 2, _POLL_S)
-        for child in children:
-            if child.seconds is None:
-                child.tick()
+        for child in running:
+            child.tick()

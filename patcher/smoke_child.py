@@ -168,15 +168,12 @@ def again(run: Run, prompts: dict[str, Any]) -> None:
 
 def stop(run: Run) -> None:
     """End the engine of this process, so that another one can start."""
-    import gc
-
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
     core = getattr(run.engine.llm_engine, "engine_core", None)
     if core is not None:
         core.shutdown()
     run.engine = None
-    gc.collect()
     cleanup_dist_env_and_memory()
 
 

@@ -11,7 +11,6 @@ from .outcome import ExitCode, KvpatchError, Report
 from .smoke_checks import Check
 from .smoke_measure import Measured, Start, failure
 
-
 # Engine starts that a smoke may take, and its time, as so many times that many plain starts.
 BUDGET, BUDGET_GDS = 3, 5
 SLACK = 1.3

