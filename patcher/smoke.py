@@ -17,6 +17,7 @@ from packaging.version import Version
 from . import host as hosts
 from . import render, templates
 from . import smoke_settings as wanted
+from .curing import pair_on
 from .fsops import Disk
 from .host import Host, Where
 from .outcome import ExitCode, KvpatchError, Report
@@ -197,7 +198,7 @@ def _settings(pair: Pair, choice: Choice, folder: Path) -> wanted.Settings:
         values = wanted.read_config(choice.config)
     elif choice.profile is not None:
         keys = read_schema(read, str(pair.lmcache))
-        of = templates.Pair(pair.lmcache, pair.vllm)
+        of = pair_on(pair.host, pair.lmcache, pair.vllm)
         given = {"gds_path": "/gds"}
         values = yaml.safe_load(render.render(choice.profile, keys, of, given).text)
     else:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -124,6 +125,24 @@ def test_with_gds_chunks_are_stored_by_another_process_than_blends_them(
     assert engines.orders["blend"]["steps"][0] == {"prompt": "one-token"}
     # Never the user's own store.
     assert "/in/use" not in str(engines.configs) + str(engines.orders)
+
+
+def test_a_profile_is_asked_for_with_what_is_in_place_on_the_pair(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+    text = yaml.safe_dump(basic(lambda _: True, gds_path=Path("/gds")))
+
+    def rendered(name: str, _keys: Any, of: Any, *_: Any) -> Any:
+        asked[name] = dict(of.cured)
+        return SimpleNamespace(text=text)
+
+    monkeypatch.setattr(smoke, "read_schema", lambda *_: None)
+    monkeypatch.setattr("kvpatch.render.render", rendered)
+    run(Engines(), profile="gds-blend")
+    # Of the fake site nothing is patched; a pair that nobody looked at has no patch at all.
+    assert asked["gds-blend"]["KV001"] is False
+    assert "KV009" in asked["gds-blend"]
 
 
 def test_the_reference_has_no_connector_and_no_stand_ins(
