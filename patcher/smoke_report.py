@@ -161,12 +161,15 @@ _UNABLE = (
      "end what holds it, or wait for it to go"),
     (r"/dev/shm|shared memory", "shared-memory", "the engine found no shared memory to use",  # noqa: S108
      "give the container a larger --shm-size, or free /dev/shm"),
-    (r"MemoryError|out of memory|can't allocate memory|OutOfMemory|No available memory for the",
+    # "in static TLS block" is the loader's, and says nothing of the memory that is free.
+    ((r"MemoryError|out of memory|OutOfMemory|bad_alloc|No available memory for the|"
+      r"(?:can't|[Cc]annot) allocate memory(?! in static TLS)"),
      "out-of-memory", "there was not enough memory for the engine",
      "free memory, or smoke with the tiny model (without --model)"),
 )  # fmt: skip
 
 
+LAST_WORDS = 2000
 # A start that was ended before so many plain ones were over has not been seen to hang.
 PATIENCE = 3.0
 
@@ -180,12 +183,7 @@ def unable(measured: Measured) -> KvpatchError | None:
             continue
         found = _unable(start)
         if found is None and start.code is None and start.seconds < enough:
-            found = _error(
-                "timeout",
-                f"time was over {start.seconds:.0f} s into the start {start.role!r}, too early to "
-                "call it a hang",
-                "give more time with --timeout, or free the machine",
-            )
+            found = _late(start, "too early to call it a hang", "or free the machine")
         if found is not None:
             return found
     return None
@@ -202,9 +200,13 @@ def _unable(start: Start) -> KvpatchError | None:
             f"this pair can't be carried on a CPU: step {problem['step']}: {problem['why']}",
             "run it on a GPU, or report this with both versions",
         )
+    if start.code is not None and start.code < 0:
+        # What ends by a signal has no word of its own: the last one is on its streams.
+        said += start.output[-LAST_WORDS:]
     for pattern, code, message, hint in _UNABLE:
-        if re.search(pattern, said):
-            return _error(code, f"{message}: {_first(said)}", hint)
+        line = re.search(f".*(?:{pattern}).*", said)
+        if line:
+            return _error(code, f"{message}: {_first(line[0])}", hint)
     if re.search(r"Model type \w+ is not supported", said):
         return KvpatchError(
             "unsupported-model",
@@ -218,6 +220,9 @@ def _unable(start: Start) -> KvpatchError | None:
             f"the engine's process was killed at stage {stage}, perhaps for want of memory",
             "see the kernel's log, free memory, and smoke again",
         )
+    if start.role == "reference" and start.code is None and not start.up:
+        about = f"at stage {stage}; how long it needs is not known"
+        return _late(start, about, "or see that vLLM itself starts with this model")
     if stage == "tokenizer":
         return _error(
             "no-tokenizer",
@@ -231,6 +236,14 @@ def _unable(start: Start) -> KvpatchError | None:
             "see that vLLM itself works in this environment with this model",
         )
     return None
+
+
+def _late(start: Start, about: str, otherwise: str) -> KvpatchError:
+    return _error(
+        "timeout",
+        f"time was over {start.seconds:.0f} s into the start {start.role!r}, {about}",
+        f"give more time with --timeout, {otherwise}",
+    )
 
 
 def _first(text: str) -> str:

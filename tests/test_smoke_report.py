@@ -111,7 +111,16 @@ def _bad(role: str, stage: str, kind: str, text: str, **more: Any) -> Start:
         (_bad("reference", "start", "OSError", "[Errno 98] Address already in use"), "port-in-use"),
         (_bad("reference", "start", "OSError", "no space in /dev/shm"), "shared-memory"),
         (_bad("reference", "start", "RuntimeError", "CUDA out of memory"), "out-of-memory"),
-        (start("reference", code=None, result={"stage": "start", "stages": {}}), "no-reference"),
+        (start("reference", code=None, result={"stage": "start", "stages": {}}), "timeout"),
+        (start("reference", code=1, result={"stage": "start", "stages": {}}), "no-reference"),
+        (start("reference", code=None, result={"stage": "tokenizer", "stages": {}}), "timeout"),
+        (_bad("reference", "vllm", "ImportError", "libtorch_cpu.so: failed to map segment from "
+              "shared object: Cannot allocate memory"), "out-of-memory"),
+        (_bad("reference", "vllm", "ImportError", "libgomp.so.1: cannot allocate memory in static "
+              "TLS block"), "no-reference"),
+        (start("reference", code=-6, result={"stage": "start", "stages": {}},
+               output="INFO starting\nterminate called after throwing 'std::bad_alloc'\n"),
+         "out-of-memory"),
         (start("reference", code=-9, result={"stage": "start", "stages": {}}), "killed"),
     ],
 )  # fmt: skip
@@ -120,6 +129,15 @@ def test_what_says_nothing_of_the_pair_is_the_environments(broken: Start, code: 
     assert error is not None
     assert (error.code, error.exit_code) == (code, ExitCode.ENVIRONMENT)
     assert error.hint
+
+
+def test_what_ends_by_a_signal_is_known_by_the_line_that_names_it() -> None:
+    output = "INFO starting\nterminate called after throwing 'std::bad_alloc'\nmore\n"
+    error = unable(measured(blend=start("blend", code=-6, output=output)))
+    assert error is not None
+    assert error.message.endswith(": terminate called after throwing 'std::bad_alloc'")
+    # Only where it was the end: an engine that goes on has got over it.
+    assert unable(measured(blend=start("blend", code=1, output=output))) is None
 
 
 @pytest.mark.parametrize(
