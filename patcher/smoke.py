@@ -242,27 +242,26 @@ def _measure(
         originals=pair.originals,
     )
     nothing = Start("none", None, 0.0)
-    # Alone, because the time of all the others is set against this one's.
-    reference = bench.start(orders.reference())
-    if not reference.up:
-        return Measured(reference, nothing, nothing, settings.ratio)
-    store = bench.start(orders.store()) if settings.gds else None
-    rest = [orders.blend(choice.ratios), orders.layerwise()]
-    if together(cpu, tiny, cores()):
-        blend, layerwise = bench.start_together(rest)
-    else:
-        blend, layerwise = map(bench.start, rest)
-    return Measured(
-        reference=reference,
-        blend=blend,
-        layerwise=layerwise,
+    measured = Measured(
+        reference=nothing,
+        blend=nothing,
+        layerwise=nothing,
         ratio=settings.ratio,
         rope=choice.rope if tiny else "",
         chunk_size=settings.chunk_size,
         gds=settings.gds,
-        store=store,
         journal=bool(pair.originals),
     )
+    last = [orders.blend(choice.ratios), orders.layerwise()]
+    # The reference is alone, because the time of all the others is set against its own.
+    rounds = [[orders.reference()], *([[orders.store()]] if settings.gds else ())]
+    rounds += [last] if together(cpu, tiny, cores()) else [[engine] for engine in last]
+    for engines in rounds:
+        for start in bench.start_together(engines):
+            measured = replace(measured, **{start.role: start})
+        if unable(measured) is not None:
+            break
+    return measured
 
 
 def together(cpu: bool, tiny: bool, count: int) -> bool:

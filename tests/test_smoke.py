@@ -189,6 +189,18 @@ def test_an_engine_that_does_not_run_without_lmcache_ends_it_at_once(
     assert list(engines.orders) == ["reference"]
 
 
+def test_a_model_that_lmcache_can_not_blend_ends_it_before_the_next_start(
+    run: Callable[..., Any], config: Path
+) -> None:
+    error = {"type": "NotImplementedError", "text": "Model type Gpt is not supported in LMCache."}
+    refused = start("blend", code=1, result={"stage": "start", "stages": {}, "error": error})
+    engines = Engines(blend=refused)
+    with pytest.raises(KvpatchError) as caught:
+        run(engines, config=config, model=str(config.parent))
+    assert (caught.value.code, caught.value.exit_code) == ("unsupported-model", ExitCode.REFUSED)
+    assert list(engines.orders) == ["reference", "blend"]
+
+
 def test_kept_files_stay_where_they_were_asked_for(
     run: Callable[..., Any], config: Path, tmp_path: Path
 ) -> None:
