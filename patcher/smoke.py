@@ -242,26 +242,31 @@ def _measure(
         originals=pair.originals,
     )
     nothing = Start("none", None, 0.0)
-    measured = Measured(
-        reference=nothing,
-        blend=nothing,
-        layerwise=nothing,
-        ratio=settings.ratio,
-        rope=choice.rope if tiny else "",
-        chunk_size=settings.chunk_size,
-        gds=settings.gds,
-        journal=bool(pair.originals),
-    )
+    found: dict[str, Start] = {}
+
+    def measured() -> Measured:
+        return Measured(
+            reference=found.get("reference", nothing),
+            blend=found.get("blend", nothing),
+            layerwise=found.get("layerwise", nothing),
+            ratio=settings.ratio,
+            rope=choice.rope if tiny else "",
+            chunk_size=settings.chunk_size,
+            gds=settings.gds,
+            store=found.get("store"),
+            journal=bool(pair.originals),
+        )
+
     last = [orders.blend(choice.ratios), orders.layerwise()]
     # The reference is alone, because the time of all the others is set against its own.
     rounds = [[orders.reference()], *([[orders.store()]] if settings.gds else ())]
     rounds += [last] if together(cpu, tiny, cores()) else [[engine] for engine in last]
     for engines in rounds:
         for start in bench.start_together(engines):
-            measured = replace(measured, **{start.role: start})
-        if unable(measured) is not None:
+            found[start.role] = start
+        if unable(measured()) is not None:
             break
-    return measured
+    return measured()
 
 
 def together(cpu: bool, tiny: bool, count: int) -> bool:
