@@ -115,10 +115,10 @@ def _sensible(choice: Choice) -> Choice:
         templates.require(choice.profile)
     if choice.model is not None and choice.model.startswith(("/", ".", "~")):
         folder = Path(choice.model).expanduser().absolute()
-        if not folder.is_dir():
+        if not folder.joinpath("config.json").is_file():
             raise KvpatchError(
                 "no-model",
-                f"there is no model folder {folder}",
+                f"there is no {'config.json in' if folder.is_dir() else 'model folder'} {folder}",
                 "name a folder with config.json, weights and tokenizer, or an id of the hub",
                 ExitCode.USAGE,
             )

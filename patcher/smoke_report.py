@@ -161,6 +161,8 @@ _UNABLE = (
      "end what holds it, or wait for it to go"),
     (r"/dev/shm|shared memory", "shared-memory", "the engine found no shared memory to use",  # noqa: S108
      "give the container a larger --shm-size, or free /dev/shm"),
+    (r"Cannot find any model weights", "no-weights", "the model has no weights",
+     "give a model folder that holds its weights too"),
     # "in static TLS block" is the loader's, and says nothing of the memory that is free.
     ((r"MemoryError|out of memory|OutOfMemory|bad_alloc|No available memory for the|"
       r"(?:can't|[Cc]annot) allocate memory(?! in static TLS)"),
@@ -248,6 +250,8 @@ def _late(start: Start, about: str, otherwise: str) -> KvpatchError:
 
 def _first(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].endswith(":"):
+        lines[0] += f" {lines[1]}"
     return (lines or ["it said nothing"])[0][:300]
 
 

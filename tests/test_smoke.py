@@ -36,6 +36,13 @@ def site(tmp_path: Path) -> FakeSite:
 
 
 @pytest.fixture
+def own_model(tmp_path: Path) -> str:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text("{}")
+    return str(tmp_path / "mine")
+
+
+@pytest.fixture
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "lmcache.yaml"
     path.write_text(yaml.safe_dump(basic(lambda _: True, gds_path=None)))
@@ -98,6 +105,7 @@ def test_a_smoke_takes_three_starts_and_leaves_no_folder(
 def test_engines_run_at_once_where_there_is_room_for_two(
     run: Callable[..., Any],
     config: Path,
+    own_model: str,
     monkeypatch: pytest.MonkeyPatch,
     cores: int,
     device: str,
@@ -107,7 +115,7 @@ def test_engines_run_at_once_where_there_is_room_for_two(
     monkeypatch.setattr(smoke, "cores", lambda: cores)
     monkeypatch.setattr(smoke, "choose_device", lambda *_: device)
     engines = Engines()
-    run(engines, config=config, model=str(config.parent) if model else None)
+    run(engines, config=config, model=own_model if model else None)
     assert engines.at_once == at_once
 
 
@@ -190,13 +198,13 @@ def test_an_engine_that_does_not_run_without_lmcache_ends_it_at_once(
 
 
 def test_a_model_that_lmcache_can_not_blend_ends_it_before_the_next_start(
-    run: Callable[..., Any], config: Path
+    run: Callable[..., Any], config: Path, own_model: str
 ) -> None:
     error = {"type": "NotImplementedError", "text": "Model type Gpt is not supported in LMCache."}
     refused = start("blend", code=1, result={"stage": "start", "stages": {}, "error": error})
     engines = Engines(blend=refused)
     with pytest.raises(KvpatchError) as caught:
-        run(engines, config=config, model=str(config.parent))
+        run(engines, config=config, model=own_model)
     assert (caught.value.code, caught.value.exit_code) == ("unsupported-model", ExitCode.REFUSED)
     assert list(engines.orders) == ["reference", "blend"]
 
@@ -212,15 +220,15 @@ def test_kept_files_stay_where_they_were_asked_for(
 
 
 def test_the_model_is_made_as_asked_and_a_users_model_is_not_made(
-    run: Callable[..., Any], config: Path
+    run: Callable[..., Any], config: Path, own_model: str
 ) -> None:
     tiny, own = Engines(), Engines()
     run(tiny, config=config, arch="qwen3", rope="yarn", tokenizer="no-bos")
     spec = tiny.orders["reference"]["make"]["spec"]
     assert (spec["arch"], spec["rope"], spec["tokenizer"]) == ("qwen3", "yarn", "no-bos")
-    run(own, config=config, model=str(config.parent))
+    run(own, config=config, model=own_model)
     assert "make" not in own.orders["reference"]
-    assert own.orders["blend"]["engine"]["model"] == str(config.parent)
+    assert own.orders["blend"]["engine"]["model"] == own_model
 
 
 def _pair(distribution: str) -> Any:
@@ -288,7 +296,10 @@ def test_an_unknown_profile_and_two_configurations_are_usage(site: FakeSite, con
 def test_a_model_that_is_not_there_is_said_before_anything_starts(tmp_path: Path) -> None:
     ran = kvpatch("smoke", "--site", tmp_path, "--json", "--model", tmp_path / "none")
     assert (ran.code, ran.error["code"]) == (2, "no-model")
-    assert str(tmp_path / "none") in ran.error["message"]
+    assert ran.error["message"] == f"there is no model folder {tmp_path / 'none'}"
+    ran = kvpatch("smoke", "--site", tmp_path, "--json", "--model", tmp_path)
+    assert (ran.code, ran.error["code"]) == (2, "no-model")
+    assert ran.error["message"] == f"there is no config.json in {tmp_path}"
 
 
 @pytest.mark.parametrize("more", [("--ratio", "1.5"), ("--device", "tpu"), ("--timeout", "0")])

@@ -108,6 +108,8 @@ def _bad(role: str, stage: str, kind: str, text: str, **more: Any) -> Start:
         (_bad("reference", "vllm", "ModuleNotFoundError", "No module named 'torch'"), "no-torch"),
         (_bad("reference", "tokenizer", "OSError", "no tokenizer.json"), "no-tokenizer"),
         (_bad("reference", "start", "ValueError", "bad model"), "no-reference"),
+        (_bad("reference", "start", "RuntimeError", "Cannot find any model weights with `/m`"),
+         "no-weights"),
         (_bad("reference", "start", "OSError", "[Errno 98] Address already in use"), "port-in-use"),
         (_bad("reference", "start", "OSError", "no space in /dev/shm"), "shared-memory"),
         (_bad("reference", "start", "RuntimeError", "CUDA out of memory"), "out-of-memory"),
@@ -129,6 +131,13 @@ def test_what_says_nothing_of_the_pair_is_the_environments(broken: Start, code: 
     assert error is not None
     assert (error.code, error.exit_code) == (code, ExitCode.ENVIRONMENT)
     assert error.hint
+
+
+def test_an_error_that_ends_in_a_list_is_told_with_what_comes_first_in_it() -> None:
+    text = "No tokenizer from one of:\n(1) a file,\n(2) another"
+    error = unable(measured(reference=_bad("reference", "tokenizer", "ValueError", text)))
+    assert error is not None
+    assert error.message.endswith("ValueError: No tokenizer from one of: (1) a file,")
 
 
 def test_what_ends_by_a_signal_is_known_by_the_line_that_names_it() -> None:
