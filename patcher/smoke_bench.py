@@ -9,12 +9,12 @@ import shutil
 import time
 from array import array
 from base64 import b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .bounded import run
+from .bounded import Command, Ended, run_together
 from .interpreters import clean_environment
 from .smoke_measure import Answer, Start
 from .trial import scratch
@@ -40,6 +40,15 @@ LEAST_S = 1.0
 
 
 @dataclass(frozen=True)
+class Engine:
+    """An engine to start: its role, what it is ordered, and LMCache's configuration if any."""
+
+    role: str
+    order: Mapping[str, Any]
+    config: Path | None = None
+
+
+@dataclass(frozen=True)
 class Bench:
     """A folder for all that children write, the target's interpreter, and the time left for all."""
 
@@ -58,23 +67,40 @@ class Bench:
         for name in CODE:
             shutil.copyfile(Path(__file__).with_name(name), code / name)
 
-    def start(self, role: str, order: Mapping[str, Any], config: Path | None) -> Start:
+    def start(self, engine: Engine) -> Start:
         """Starts an engine, lets it do what is ordered, and ends it with all it started."""
-        self.say(f"starting an engine: {role}")
-        out, path = self.folder / f"{role}.json", self.folder / f"{role}.order"
-        path.write_text(json.dumps({**order, "role": role, "out": str(out)}), encoding="utf-8")
-        with scratch() as sockets:
-            ended = run(
-                [self.python, self.folder / "code" / CODE[0], path],
-                limit=max(self.deadline - time.monotonic(), LEAST_S),
-                env={**self.variables(config), "VLLM_RPC_BASE_PATH": str(sockets)},
-                cwd=self.folder,
-                tick=lambda seconds: self.say(f"  {role}: {seconds:.0f} s"),
-            )
-        (self.folder / f"{role}.log").write_text(ended.output, encoding="utf-8")
-        return Start(
-            role, ended.code, ended.seconds, _result(out), _answers(out), ended.output[-20000:]
+        [start] = self.start_together([engine])
+        return start
+
+    def start_together(self, engines: Sequence[Engine]) -> list[Start]:
+        """The same with engines that run at the same time, each in a process of its own."""
+        roles = " and ".join(engine.role for engine in engines)
+        self.say(f"starting {'an engine' if len(engines) == 1 else 'engines'}: {roles}")
+        with contextlib.ExitStack() as sockets:
+            commands = [self._command(one, sockets.enter_context(scratch())) for one in engines]
+            limit = max(self.deadline - time.monotonic(), LEAST_S)
+            ended = run_together(commands, limit=limit)
+        return [self._read(*pair) for pair in zip(engines, ended, strict=True)]
+
+    def _command(self, engine: Engine, sockets: Path) -> Command:
+        path = self._out(engine).with_suffix(".order")
+        order = {**engine.order, "role": engine.role, "out": str(self._out(engine))}
+        path.write_text(json.dumps(order), encoding="utf-8")
+        return Command(
+            [self.python, self.folder / "code" / CODE[0], path],
+            env={**self.variables(engine.config), "VLLM_RPC_BASE_PATH": str(sockets)},
+            cwd=self.folder,
+            tick=lambda seconds: self.say(f"  {engine.role}: {seconds:.0f} s"),
         )
+
+    def _read(self, engine: Engine, ended: Ended) -> Start:
+        out = self._out(engine)
+        out.with_suffix(".log").write_text(ended.output, encoding="utf-8")
+        said = ended.output[-20000:]
+        return Start(engine.role, ended.code, ended.seconds, _result(out), _answers(out), said)
+
+    def _out(self, engine: Engine) -> Path:
+        return self.folder / f"{engine.role}.json"
 
     def variables(self, config: Path | None) -> dict[str, str]:
         """The children's environment: no caller's settings, every file in the bench's folder."""

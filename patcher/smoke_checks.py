@@ -96,8 +96,6 @@ def _verdicts(measured: Measured) -> Iterator[tuple[str, Verdict]]:
             found[name] = ask(measured)
         else:
             found[name] = (None, None, None, f"not checked, because of {broken}")
-    if found["registered"][0] is False:
-        found["starts"] = (None, None, None, "not checked, because of registered")
     yield from found.items()
 
 
@@ -114,7 +112,9 @@ def registered(measured: Measured) -> Verdict:
 
 
 def starts(measured: Measured) -> Verdict:
-    """Whether the blending engine came up."""
+    """Whether the blending engine came up, also where it never got as far as its connector."""
+    if registered(measured)[0] is False:
+        return None, None, None, "not checked, because of registered"
     up = measured.blend.up
     seconds = measured.blend.result.get("stages", {}).get("requests")
     return up, up, True, f"up after {seconds:.0f} s" if up else failure(measured.blend)
@@ -285,7 +285,7 @@ def _within(measured: Measured, found: Sequence[Answer]) -> Verdict:
 
 _CHAIN = (
     ("registered", (), registered),
-    ("starts", ("registered",), starts),
+    ("starts", (), starts),
     ("blender", ("starts",), blender),
     ("answers", ("starts",), answers),
     ("stored", ("answers",), stored),

@@ -87,11 +87,6 @@ def main(path: str) -> int:
 def work(run: Run) -> None:
     """Make the model if ordered, start the engine, and send what is ordered."""
     order = run.order
-    if "make" in order:
-        run.stage("model")
-        import smoke_model
-
-        smoke_model.make(Path(order["make"]["folder"]), order["make"]["spec"])
     run.stage("import")
     import smoke_harness
     import smoke_imports
@@ -100,6 +95,12 @@ def work(run: Run) -> None:
     import smoke_witness
     from transformers import AutoTokenizer
 
+    if "make" in order:
+        # After what every start has to import, so that only the making counts as that.
+        run.stage("model")
+        import smoke_model
+
+        smoke_model.make(Path(order["make"]["folder"]), order["make"]["spec"])
     run.stage("tokenizer")
     tokenizer = AutoTokenizer.from_pretrained(order["engine"]["model"])
     prompts = smoke_prompts.build(tokenizer, order["separator"], order["least"], order["seed"])
@@ -141,6 +142,10 @@ def start(run: Run, wanted: dict[str, Any], stage: str = "start") -> None:
     from vllm.config import KVTransferConfig
     from vllm.engine.arg_utils import EngineArgs
 
+    if run.order.get("cpu"):
+        import smoke_platform
+
+        smoke_platform.look_here()
     run.stage(stage)
     known = {field.name for field in fields(EngineArgs)}
     given = {name: value for name, value in wanted.items() if name in known}
@@ -163,15 +168,12 @@ def again(run: Run, prompts: dict[str, Any]) -> None:
 
 def stop(run: Run) -> None:
     """End the engine of this process, so that another one can start."""
-    import gc
-
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
     core = getattr(run.engine.llm_engine, "engine_core", None)
     if core is not None:
         core.shutdown()
     run.engine = None
-    gc.collect()
     cleanup_dist_env_and_memory()
 
 

@@ -7,6 +7,7 @@ Runs in the target's interpreter, with Python 3.9 or newer; nothing of kvpatch.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -63,3 +64,15 @@ def variables(environ: MutableMapping[str, str]) -> None:
         source = Path(worker.origin).read_text(encoding="utf-8")
         if "kv_cache_memory_bytes" not in source:
             environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+
+
+def look_here() -> None:
+    """Let vLLM look at its model's class in this process, where it can.
+
+    It starts an interpreter of its own for that, which imports all of vLLM once more, to keep a
+    GPU out of the process that asks. On a CPU there is nothing to keep out.
+    """
+    with contextlib.suppress(ImportError):
+        registry = importlib.import_module("vllm.model_executor.models.registry")
+        if hasattr(registry, "_run_in_subprocess"):
+            vars(registry)["_run_in_subprocess"] = lambda ask: ask()

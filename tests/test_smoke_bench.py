@@ -6,12 +6,13 @@ import sys
 import time
 from array import array
 from base64 import b64encode
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kvpatch import smoke_bench
-from kvpatch.smoke_bench import CODE, Bench
+from kvpatch.smoke_bench import CODE, Bench, Engine
 
 ANSWER = {"prompt": "store", "logprobs": b64encode(array("f", [-1.0, -2.0]).tobytes()).decode()}
 HEAD = "import json, os, sys, time\norder = json.load(open(sys.argv[1]))\n"
@@ -44,7 +45,7 @@ def test_the_childrens_code_is_copied_alone(tmp_path: Path) -> None:
 
 
 def test_what_a_child_wrote_is_read_but_for_a_line_it_did_not_finish(tmp_path: Path) -> None:
-    found = _bench(tmp_path, WRITE).start("blend", {"x": 1}, None)
+    found = _bench(tmp_path, WRITE).start(Engine("blend", {"x": 1}, None))
     assert (found.code, found.up, found.done) == (0, True, True)
     assert [(a.prompt, list(a.logprobs)) for a in found.answers] == [("store", [-1.0, -2.0])]
     assert json.loads((tmp_path / "blend.order").read_text())["x"] == 1
@@ -53,17 +54,17 @@ def test_what_a_child_wrote_is_read_but_for_a_line_it_did_not_finish(tmp_path: P
 def test_a_child_that_hangs_is_ended_and_known_as_hanging(tmp_path: Path) -> None:
     body = WRITE.replace("'done'", "'requests'") + "time.sleep(600)"
     begin = time.monotonic()
-    found = _bench(tmp_path, body, limit=1.0).start("blend", {}, None)
+    found = _bench(tmp_path, body, limit=1.0).start(Engine("blend", {}, None))
     assert found.code is None
     assert time.monotonic() - begin < 30
 
 
 def test_a_child_that_is_killed_is_known_as_killed(tmp_path: Path) -> None:
-    assert _bench(tmp_path, "os.kill(os.getpid(), 9)").start("blend", {}, None).code == -9
+    assert _bench(tmp_path, "os.kill(os.getpid(), 9)").start(Engine("blend", {}, None)).code == -9
 
 
 def test_a_child_that_writes_nothing_has_no_result(tmp_path: Path) -> None:
-    found = _bench(tmp_path, "print('no')").start("blend", {}, None)
+    found = _bench(tmp_path, "print('no')").start(Engine("blend", {}, None))
     assert (dict(found.result), found.answers, found.output) == ({}, (), "no\n")
 
 
@@ -107,3 +108,21 @@ def test_every_child_script_stands_alone_and_is_python_3_9(name: str) -> None:
         if isinstance(node, ast.ImportFrom) and (node.level or "kvpatch" in (node.module or ""))
     ]
     assert imported == []
+
+
+def test_engines_that_run_at_once_write_and_are_read_apart(tmp_path: Path) -> None:
+    # Each waits until the other one has begun.
+    meet = (
+        "names = {'blend': 'layerwise', 'layerwise': 'blend'}\n"
+        "open(order['role'], 'w').close()\n"
+        "while not os.path.exists(names[order['role']]): time.sleep(0.01)\n"
+    )
+    told: list[str] = []
+    bench = replace(_bench(tmp_path, WRITE + meet + "print(order['role'])"), say=told.append)
+    found = bench.start_together([Engine("blend", {}), Engine("layerwise", {})])
+    assert [(one.role, one.done, one.output) for one in found] == [
+        ("blend", True, "blend\n"),
+        ("layerwise", True, "layerwise\n"),
+    ]
+    assert told == ["starting engines: blend and layerwise"]
+    assert (tmp_path / "layerwise.log").read_text() == "layerwise\n"

@@ -140,3 +140,11 @@ def test_what_is_reported_and_not_judged_is_not_called_ok() -> None:
     assert (found["gap"], found["separators"]) == ("reported", "ok")
     assert (found["oracle"], found["gds"]) == ("ok", "not run")
     assert _check(FAULTS["oracle"](), "oracle").verdict == "NO"
+
+
+@pytest.mark.parametrize("code", [1, -6, -11])
+def test_an_engine_that_ends_before_its_connector_does_not_start(code: int) -> None:
+    gone = start("blend", code=code, result={"events": [], "stages": {}, "stage": "start"})
+    verdicts = {check.name: check.ok for check in judge(measured(blend=gone))}
+    # Who registered what is not known, and all the same this is no success.
+    assert (verdicts["registered"], verdicts["starts"]) == (None, False)

@@ -76,3 +76,24 @@ def test_a_worker_is_told_in_its_own_words(
     code = "environ = {'VLLM_CPU_OMP_THREADS_BIND': 'nobind'}\n"
     code += "smoke_platform.variables(environ); print(environ)"
     assert _run(tmp_path, files, code).strip() == str(expected)
+
+
+def test_a_models_class_is_looked_at_in_this_process(tmp_path: Path) -> None:
+    folder = "vllm/model_executor"
+    files = dict.fromkeys((f"{folder}/__init__.py", f"{folder}/models/__init__.py"), "")
+    files[f"{folder}/models/registry.py"] = (
+        "def _run_in_subprocess(ask):\n    raise RuntimeError('another interpreter')\n"
+        "def look():\n    return _run_in_subprocess(lambda: 'here')\n"
+    )
+    code = "smoke_platform.look_here()\nfrom vllm.model_executor.models import registry\n"
+    assert _run(tmp_path, files, code + "print(registry.look())") == "here\n"
+
+
+def test_a_release_that_looks_in_another_way_is_left_alone(tmp_path: Path) -> None:
+    assert _run(tmp_path, {}, "smoke_platform.look_here()\nprint('as it was')") == "as it was\n"
+    folder = "vllm/model_executor"
+    files = dict.fromkeys((f"{folder}/__init__.py", f"{folder}/models/__init__.py"), "")
+    files[f"{folder}/models/registry.py"] = "other = 1\n"
+    code = "smoke_platform.look_here()\nfrom vllm.model_executor.models import registry\n"
+    code += "print(hasattr(registry, '_run_in_subprocess'))"
+    assert _run(tmp_path, files, code) == "False\n"
