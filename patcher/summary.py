@@ -39,10 +39,11 @@ def report(
     cache: Path,
     say: Say,
     disk: Disk | None = None,
+    only: tuple[str, ...] = (),
 ) -> Report:
     """What ``kvpatch validate`` says: counts, then what is red, then the outcome.
 
-    With a ``disk``, the pairs are also run.
+    With a ``disk``, the pairs are also run, with the patches ``only`` where these are named.
 
     Raises:
         KvpatchError: as :func:`kvpatch.validate.validate`; ``bad-baseline`` (exit 2);
@@ -61,7 +62,9 @@ def report(
     if disk is not None:
         from . import rehearsal
 
-        found = rehearsal.rehearse(matrix.pairs, discover().digest, cache, disk, say)
+        # Who names both sides means these pairs, whatever was read of them.
+        wanted = rehearsal.Wanted(all(asked.specs.values()), only)
+        found = rehearsal.rehearse(matrix.pairs, discover(), cache, disk, say, wanted)
         errors, ran = (*errors, *found.errors), found.ran
         told = "\n".join([told, "", *rehearsal.text(found)])
     data["ran"] = [vars(one) for one in ran]
