@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,9 @@ MASKED: Mapping[str, tuple[str, ...]] = {"cpu": ("A", "K", "S", "V"), "cuda": ("
 """Letters that a smoke on a device can't tell of: on a CPU the harness stands in for attention and
 KV cache layout, and there are no CUDA graphs; S strikes without blending or with GDS, which a smoke
 at its defaults doesn't try."""
+
+# Where the environment lies says nothing of the pair.
+_FOLDER = re.compile(r"/[^\s']*-packages/")
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,8 @@ def agreement(
     told = [f for f in findings if f.scope is Scope.ALWAYS and f.letter not in masked]
     failure = smoked.get("failure") or {}
     struck = letter_at(told, failure.get("places", ())) if failed else ""
-    return Agreement(told[0].letter if told else "", struck, str(failure.get("told", failed)))
+    how = _FOLDER.sub("", str(failure.get("told", failed))) if failed else ""
+    return Agreement(told[0].letter if told else "", struck, how)
 
 
 def letter_at(findings: Sequence[Finding], places: Sequence[Sequence[Any]]) -> str:

@@ -18,7 +18,7 @@ from .fsops import Disk
 from .host import Choice, Where
 from .index import releases
 from .letters import Finding
-from .outcome import ExitCode, KvpatchError, Report
+from .outcome import ExitCode, KvpatchError, Outcome, Report
 from .pairs import Ran
 from .series import Series
 
@@ -82,13 +82,13 @@ def rehearse(
         say(f"running {shown} ({number}/{len(chosen)})")
         only = wanted.only or (() if pair["ok"] else registering(series))
         try:
-            findings, report = _run(vllm, lmcache, only, cache, disk, say)
+            applied, findings, report = _run(vllm, lmcache, only, cache, disk, say)
         except KvpatchError as error:
             notes.append(f"not run: {shown}: {error.message}")
             continue
         failed = "" if report.exit_code is ExitCode.DONE else _first(report)
         held = agreement(findings, MASKED[str(report.data["device"])], report.data, failed)
-        ran.append(recorded(report.data, vllm, lmcache, held, series.digest, only))
+        ran.append(recorded(report.data, vllm, lmcache, held, series.digest, applied))
         if not held.agrees:
             errors.append(_contradicted(shown, held))
     return Rehearsed(tuple(ran), tuple(errors), tuple(notes))
@@ -183,8 +183,8 @@ def _installable(
 
 def _run(
     vllm: str, lmcache: str, only: tuple[str, ...], cache: Path, disk: Disk, say: Say
-) -> tuple[Sequence[Finding], Report]:
-    """The verdict on the pair with its patches in, and the smoke of the same."""
+) -> tuple[tuple[str, ...], Sequence[Finding], Report]:
+    """The patches that were put in where some were chosen, the verdict then, and the smoke."""
     found = stack.nearest(vllm, lmcache, cache=cache, say=say)
     say("making a copy of it by hard links")
     with _copy(found.root) as root:
@@ -194,7 +194,9 @@ def _run(
         applied = verbs.apply(where, Choice(only), disk, dry_run=False, while_running=False)
         if applied.exit_code is not ExitCode.DONE:
             raise applied.errors[0]
-        return outlook.findings_on(where, disk), smoke.smoke(where, smoke.Choice(), disk, say)
+        done = [p["id"] for p in applied.data["patches"] if p["outcome"] == Outcome.APPLIED.value]
+        findings = outlook.findings_on(where, disk)
+        return tuple(done) if only else (), findings, smoke.smoke(where, smoke.Choice(), disk, say)
 
 
 @contextmanager

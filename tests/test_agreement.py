@@ -59,5 +59,11 @@ def test_a_check_that_fails_without_an_error_agrees_with_no_letter() -> None:
     assert (held.failed, held.struck, held.agrees) == ("differs: 0.3 nats", "", False)
 
 
+def test_the_folder_of_the_environment_is_left_out_of_what_is_told() -> None:
+    told = "ImportError: no 'cdiv' in 'vllm.utils' (/a/py3/site-packages/vllm/utils/__init__.py)"
+    held = agreement((), (), {"failure": {"told": told, "places": []}}, "starts")
+    assert held.failed == "ImportError: no 'cdiv' in 'vllm.utils' (vllm/utils/__init__.py)"
+
+
 def test_attention_kv_shape_silence_and_graphs_are_masked_on_a_cpu() -> None:
     assert set(MASKED["cpu"]) == {"A", "K", "S", "V"}

@@ -44,7 +44,9 @@ def ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
 
     def applied(where: Any, choice: Any, *_: Any, **__: Any) -> Report:
         seen["applied"], seen["only"] = where.python, choice.only
-        return Report("apply", "", {})
+        in_place = choice.only or ("KV001", "KV003")
+        patches = [{"id": name, "outcome": "applied"} for name in in_place if name != "KV002"]
+        return Report("apply", "", {"patches": [*patches, {"id": "KV002", "outcome": "missing"}]})
 
     def smoked(where: Any, *_: Any) -> Report:
         seen["smoked"] = where.python
@@ -82,7 +84,9 @@ def test_a_green_pair_is_installed_patched_in_a_copy_and_run(
         True,
         "cpu",
     )
-    assert json.loads(catalogue.read_text())["ran"] == [{**one, "masked": list(MASKED["cpu"]), "only": []}]
+    assert json.loads(catalogue.read_text())["ran"] == [
+        {**one, "masked": list(MASKED["cpu"]), "only": []}
+    ]
     again = kvpatch("validate", "--catalogue", catalogue)
     assert again.code == 0
     assert len(json.loads(catalogue.read_text())["ran"]) == 1
@@ -111,7 +115,7 @@ def test_a_red_pair_that_is_named_is_run_with_the_registration_alone(
     assert (ran["built"], ran["only"]) == (("0.12.0", "0.5.6"), ("KV001", "KV002"))
     (one,) = done.data["ran"]
     assert (one["blends"], one["expected"], one["struck"], one["agrees"]) == (False, "R", "R", True)
-    assert (one["only"], one["failed"]) == (["KV001", "KV002"], "TypeError in get_fused_rope")
+    assert (one["only"], one["failed"]) == (["KV001"], "TypeError in get_fused_rope")
     assert "does not blend, letter R, as read from its source" in kvpatch("validate", *RED).out
 
 
