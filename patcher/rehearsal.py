@@ -85,6 +85,7 @@ def rehearse(
             applied, findings, report = _run(vllm, lmcache, only, cache, disk, say)
         except KvpatchError as error:
             notes.append(f"not run: {shown}: {error.message}")
+            say(notes[-1])
             continue
         failed = "" if report.exit_code is ExitCode.DONE else _first(report)
         held = agreement(findings, MASKED[str(report.data["device"])], report.data, failed)

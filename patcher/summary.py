@@ -59,6 +59,7 @@ def report(
     errors = (*failures(matrix), *regressions(matrix, was))
     told, data = text(matrix), matrix.data
     ran: tuple[Ran, ...] = ()
+    data["not_run"] = []
     if disk is not None:
         from . import rehearsal
 
@@ -66,6 +67,7 @@ def report(
         wanted = rehearsal.Wanted(all(asked.specs.values()), only)
         found = rehearsal.rehearse(matrix.pairs, discover(), cache, disk, say, wanted)
         errors, ran = (*errors, *found.errors), found.ran
+        data["not_run"] = list(found.notes)
         told = "\n".join([told, "", *rehearsal.text(found)])
     data["ran"] = [vars(one) for one in ran]
     _write(files, matrix, errors)

