@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 FIRST = {"vllm": ">=0.8.5", "lmcache": ">=0.3.3"}
 """The releases that are looked at where none are named: those the series was begun for."""
-_SCHEMA = 1
+_SAMPLE = (1.0, 0.0, 0.5, 0.25, 0.75)
+"""Which releases tell what the others need: where they stand from the oldest to the newest."""
 
 
 @dataclass(frozen=True)
@@ -144,9 +145,12 @@ def _all(
             )
     memories = {release: kept.of(release) for release in found}
     fresh = [r for r in found if not _complete(r, memories[r], sides)]
-    _fetch(fresh, workshop, jobs, say)
     newest = {name: side[-1] for name, side in sides.items()}
-    rows = [_row(release, newest, workshop, memories[release]) for release in found]
+    rows = []
+    with _fetching(fresh, workshop, jobs, say) as ready:
+        for release in found:
+            ready(release)
+            rows.append(_row(release, newest, workshop, memories[release]))
     readable = {row.package + row.version for row in rows if row.error is None}
     pairs: list[Mapping[str, Any]] = []
     count = len(sides["lmcache"])
@@ -217,25 +221,63 @@ def _complete(
     return all(vllm.key is not None and vllm.key in memory for vllm in sides["vllm"])
 
 
-def _fetch(found: Sequence[Release], workshop: Workshop, jobs: int, say: Say) -> None:
-    """Fetch ahead what the newest and the oldest releases turned out to need."""
+@contextlib.contextmanager
+def _fetching(
+    found: Sequence[Release], workshop: Workshop, jobs: int, say: Say
+) -> Iterator[Callable[[Release], None]]:
+    """Fetch ahead what some releases turned out to need; gives what waits for one of them."""
     remote = {
         name: [r for r in found if r.package == name and isinstance(r.holder, RemoteWheel)]
         for name in PACKAGES
     }
     count = sum(map(len, remote.values()))
     if not count:
+        yield lambda _: None
         return
     say(f"reading {count} wheels by ranges")
-    wanted: dict[str, dict[str, None]] = {name: {} for name in PACKAGES}
-    for end in (-1, 0):
-        pair = {name: side[end] for name, side in remote.items() if side}
+    wanted = _wanted(remote, workshop)
+
+    def fetch(release: Release) -> None:
         # What fails here fails again where it is read in earnest, and is reported there.
+        if isinstance(release.holder, RemoteWheel):
+            with contextlib.suppress(KvpatchError):
+                release.holder.prefetch(wanted[release.package])
+
+    with ThreadPoolExecutor(jobs) as pool:
+        waiting = {r: pool.submit(fetch, r) for name in PACKAGES for r in remote[name]}
+
+        def ready(release: Release) -> None:
+            future = waiting.pop(release, None)
+            if future is not None:
+                future.result()
+                if (number := count - len(waiting)) % 10 == 0:
+                    say(f"read {number} of {count} wheels")
+
+        try:
+            yield ready
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _wanted(
+    remote: Mapping[str, Sequence[Release]], workshop: Workshop
+) -> Mapping[str, Mapping[str, None]]:
+    """The paths that a few pairs need, from the newest to the oldest, by package."""
+    wanted: dict[str, dict[str, None]] = {name: {} for name in PACKAGES}
+    for part in _SAMPLE:
+        pair = {name: side[int((len(side) - 1) * part)] for name, side in remote.items() if side}
+        for name, release in pair.items():
+            if not isinstance(release.holder, RemoteWheel):
+                continue
+            # What fails here fails again where it is read in earnest, and is reported there.
+            with contextlib.suppress(KvpatchError):
+                if not wanted[name] and name == "lmcache":
+                    # Two hundred of its files are needed, one after the other.
+                    every = [path for path in release.holder.entries if path.endswith(".py")]
+                    release.holder.prefetch(every)
+                release.holder.prefetch(wanted[name])
         with contextlib.suppress(KvpatchError):
-            small = pair["lmcache"].holder if "lmcache" in pair else None
-            if isinstance(small, RemoteWheel):
-                # Two hundred of its files are needed, one after the other: all at once is quicker.
-                small.prefetch(path for path in small.entries if path.endswith(".py"))
             if len(pair) == len(PACKAGES):
                 workshop.pair(pair["vllm"], pair["lmcache"])
             for name, release in pair.items():
@@ -243,16 +285,7 @@ def _fetch(found: Sequence[Release], workshop: Workshop, jobs: int, say: Say) ->
         for name, release in pair.items():
             if isinstance(release.holder, RemoteWheel):
                 wanted[name].update(dict.fromkeys(release.holder.read_paths))
-
-    def fetch(release: Release) -> None:
-        if isinstance(release.holder, RemoteWheel):
-            with contextlib.suppress(KvpatchError):
-                release.holder.prefetch(wanted[release.package])
-
-    with ThreadPoolExecutor(jobs) as pool:
-        for number, _ in enumerate(pool.map(fetch, [*remote["vllm"], *remote["lmcache"]]), 1):
-            if number % 10 == 0:
-                say(f"read {number} of {count} wheels")
+    return wanted
 
 
 def _listed(
