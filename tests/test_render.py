@@ -375,7 +375,7 @@ def test_a_pair_that_no_patch_can_cure_is_refused_with_the_release_that_can(
 @pytest.mark.parametrize("lmcache", ["0.3.10", "0.3.15"])
 def test_blending_alone_is_refused_where_tokens_cant_be_sent(lmcache: str) -> None:
     for profile in ("blend", "gds-blend"):
-        with pytest.raises(KvpatchError, match="ConstantList|wrong keys") as caught:
+        with pytest.raises(KvpatchError, match=r"ConstantList|wrong keys") as caught:
             made(lmcache=lmcache, vllm="0.11.0", profile=profile)
         assert caught.value.code == "no-cure"
     assert made(lmcache=lmcache, vllm="0.11.0", profile="cpu-offload").text
