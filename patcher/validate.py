@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 FIRST = {"vllm": ">=0.8.5", "lmcache": ">=0.3.3"}
 """The releases that are looked at where none are named: those the series was begun for."""
-_SAMPLE = (1.0, 0.0, 0.5, 0.25, 0.75)
+_SAMPLE = (1.0, 0.0, 0.5)
 """Which releases tell what the others need: where they stand from the oldest to the newest."""
 
 
