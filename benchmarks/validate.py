@@ -81,8 +81,8 @@ def main() -> int:
     print(f"cold {cold:.1f} s ({used:.1f} s of CPU), warm {warm:.2f} s")
     print(f"floor {floor:.1f} s: {told}")
     print(
-        f"with the fetch in {parallel:.1f} s, {jobs} at once, the floor is {harder:.1f} s, and cold "
-        f"{cold / harder:.2f} times that"
+        f"with the fetch in {parallel:.1f} s, {jobs} at once, the floor is {harder:.1f} s, "
+        f"and cold {cold / harder:.2f} times that"
     )
     print(f"{len(asked)} ranges, {len(patched)} patched files, {len(read)} files read")
     for name, value, limit in rows:
