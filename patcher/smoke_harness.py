@@ -33,6 +33,8 @@ STAND_INS = {
     "streams": "torch.cuda's streams, by ones that do nothing",
 }
 
+_CUDA = SimpleNamespace(is_cuda_alike=lambda: True, is_xpu=lambda: False)
+
 
 class Harness:
     """The stand-ins put into this process, and what was learned while they ran."""
@@ -62,6 +64,7 @@ class Harness:
         after_import("lmcache.v1.compute.attention", self._on_attention)
         after_import("lmcache.v1.gpu_connector", self._on_gpu_connector)
         after_import("lmcache.v1.manager", self._on_manager)
+        after_import("lmcache.integration.vllm.vllm_v1_adapter", self._on_adapter)
         after_import("lmcache.v1.compute.models.base", self._on_base_model)
         after_import("lmcache.v1.gpu_connector.gpu_connectors", self._on_gpu_connectors)
         after_import("lmcache", self._on_lmcache)
@@ -173,16 +176,21 @@ class Harness:
                 if name in ("_get_device_info", "_create_gpu_connector"):
                     setattr(found, name, self._on_cuda(method))
 
+    def _on_adapter(self, module: Any) -> None:
+        """Before there was a manager, the adapter asked that platform."""
+        if hasattr(module, "current_platform") and hasattr(module, "_init_lmcache_engine"):
+            self.used.add("device")
+            module.current_platform = _CUDA
+
     def _on_cuda(self, method: Any) -> Any:
         signature = inspect.signature(method)
         if "current_platform" not in signature.parameters:
             return method
-        cuda = SimpleNamespace(is_cuda_alike=lambda: True, is_xpu=lambda: False)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             self.used.add("device")
             given = signature.bind(*args, **kwargs)
-            given.arguments["current_platform"] = cuda
+            given.arguments["current_platform"] = _CUDA
             return method(*given.args, **given.kwargs)
 
         return call

@@ -141,6 +141,11 @@ def untouched(current_platform):
 module = types.ModuleType("lmcache.v1.manager")
 vars(module).update(Manager=Manager, Later=Later, untouched=untouched)
 harness = Harness()
+adapter, other = types.ModuleType("adapter"), types.ModuleType("adapter")
+vars(adapter).update(current_platform="cpu", _init_lmcache_engine=untouched)
+other.current_platform = "cpu"
+asked = [Harness()._on_adapter(adapter), adapter.current_platform.is_cuda_alike()]
+asked += [Harness()._on_adapter(other), other.current_platform]
 harness._on_manager(module)
 here = Names(is_cuda_alike=lambda: False, is_xpu=lambda: False)
 late = [Later()._create_gpu_connector("worker"), harness.named()]
@@ -150,12 +155,14 @@ print(json.dumps([
     Manager()._create_gpu_connector("worker", False, device="cpu", current_platform=here),
     untouched("same"),
     harness.named(),
+    asked,
 ]))
 """
 
 
 def test_a_manager_that_asks_the_platform_itself_is_told_cuda_and_no_other_is() -> None:
-    late, device, connector, same, named = run_in_target(MANAGER)
+    late, device, connector, same, named, asked = run_in_target(MANAGER)
+    assert asked == [None, True, None, "cpu"]
     assert late == ["worker", []]
     assert (device, connector, same) == ("cuda", ["worker", False, "cpu", True, False], "same")
     (told,) = named
