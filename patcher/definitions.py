@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from .statements import catches, dotted, steps
 from .symbols import Call, Class, Function, Read, Signature
+from .walk import children, walk
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _ATTRIBUTE_ERRORS = frozenset({"AttributeError", "Exception", "BaseException"})
@@ -18,7 +19,7 @@ def class_facts(node: ast.ClassDef) -> Class:
     for item in node.body:
         if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)):
             members.setdefault(item.name, item.lineno)
-            for inner in ast.walk(item):
+            for inner in walk(item):
                 if (
                     isinstance(inner, ast.Attribute)
                     and isinstance(inner.ctx, ast.Store)
@@ -60,7 +61,7 @@ def function_facts(node: FunctionNode) -> Function:
     )
     everything = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     annotations = {arg.arg: _annotation(arg.annotation) for arg in everything if arg.annotation}
-    inner = list(ast.walk(node))
+    inner = list(walk(node))
     for item in inner:
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
             annotations.setdefault(item.target.id, _annotation(item.annotation))
@@ -136,14 +137,14 @@ def _conditions(function: ast.AST) -> Mapping[int, tuple[str, ...]]:
             waiting += [(child, inside) for child in body]
             waiting += [(child, tests) for child in orelse]
         else:
-            waiting += [(child, tests) for child in ast.iter_child_nodes(node)]
+            waiting += [(child, tests) for child in children(node)]
     return found
 
 
 def _guards(node: ast.AST) -> frozenset[tuple[str, str]]:
     """The (owner, attribute) pairs whose absence the function copes with."""
     found: set[tuple[str, str]] = set()
-    for item in ast.walk(node):
+    for item in walk(node):
         if isinstance(item, ast.Call) and dotted(item.func) in ("hasattr", "getattr"):
             safe = dotted(item.func) == "hasattr" or len(item.args) > 2
             if safe and len(item.args) > 1 and isinstance(item.args[1], ast.Constant):
@@ -151,7 +152,7 @@ def _guards(node: ast.AST) -> frozenset[tuple[str, str]]:
         elif isinstance(item, ast.Try) and any(
             catches(h, _ATTRIBUTE_ERRORS) for h in item.handlers
         ):
-            for inner in (i for part in item.body for i in ast.walk(part)):
+            for inner in (i for part in item.body for i in walk(part)):
                 if isinstance(inner, ast.Attribute) and dotted(inner.value):
                     found.add((dotted(inner.value), inner.attr))
     return frozenset(found)

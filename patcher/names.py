@@ -6,6 +6,8 @@ import ast
 import builtins
 from collections.abc import Iterable, Iterator, Sequence
 
+from .walk import children, walk
+
 _ALWAYS = frozenset(dir(builtins)) | {"__file__", "__class__", "__builtins__"}
 _DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -81,12 +83,12 @@ def local_names(function: ast.FunctionDef) -> frozenset[str]:
             continue
         found |= set(_bound_by(node, deeply=False))
         if not isinstance(node, (*_DEFINED, ast.Lambda)):
-            pending.extend(ast.iter_child_nodes(node))
+            pending.extend(children(node))
     return frozenset(found - shared)
 
 
 def _arguments(function: ast.FunctionDef) -> Iterator[ast.AST]:
-    return (node for node in ast.walk(function.args) if isinstance(node, ast.arg))
+    return (node for node in walk(function.args) if isinstance(node, ast.arg))
 
 
 def _evaluated(function: ast.FunctionDef) -> Iterator[ast.AST]:
@@ -95,16 +97,16 @@ def _evaluated(function: ast.FunctionDef) -> Iterator[ast.AST]:
     while pending:
         node = pending.pop()
         yield node
-        children: Iterable[ast.AST] = ast.iter_child_nodes(node)
+        inner: Iterable[ast.AST] = children(node)
         if isinstance(node, ast.arg):
-            children = ()
+            inner = ()
         elif isinstance(node, ast.AnnAssign):
-            children = [node.target, *([node.value] if node.value is not None else [])]
+            inner = [node.target, *([node.value] if node.value is not None else [])]
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            children = [node.args, *node.body, *node.decorator_list]
+            inner = [node.args, *node.body, *node.decorator_list]
         elif isinstance(node, ast.If) and type_checking_only(node.test):
-            children = node.orelse
-        pending.extend(reversed(list(children)))
+            inner = node.orelse
+        pending.extend(reversed(list(inner)))
 
 
 def _bound_by(node: ast.AST, *, deeply: bool = True) -> Iterator[str]:
@@ -127,9 +129,9 @@ def _bound_by(node: ast.AST, *, deeply: bool = True) -> Iterator[str]:
         yield node.name
     elif deeply and isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr)):
         if not (isinstance(node, ast.AnnAssign) and node.value is None):
-            for inner in ast.walk(node):
+            for inner in walk(node):
                 yield from _bound_by(inner, deeply=False)
     elif deeply and isinstance(node, ast.With):
         for item in node.items:
-            for inner in ast.walk(item):
+            for inner in walk(item):
                 yield from _bound_by(inner, deeply=False)

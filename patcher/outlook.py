@@ -8,9 +8,12 @@ from typing import Any
 
 from .codebase import Facts
 from .compat import MEANINGS, Verdict, after, check_tree, compat_data, compat_text
-from .host import View
+from .fsops import Disk
+from .host import View, Where, open_host
+from .letters import Finding
 from .outcome import KvpatchError, Report
 from .pairs import load
+from .series import discover
 from .tree import PACKAGES
 
 
@@ -71,6 +74,12 @@ def outlook(seen: View) -> Outlook:
     planned = after(tree, seen.plan)
     then = check_tree(planned, members, facts) if planned.files else before
     return Outlook(seen, before, then)
+
+
+def findings_on(where: Where, disk: Disk) -> tuple[Finding, ...]:
+    """What is said of the installed pair as its files now are."""
+    host = open_host(where, disk)
+    return check_tree(host.tree, discover().members).findings
 
 
 def compat_report(seen: View, heading: str) -> Report:

@@ -42,7 +42,9 @@ class Ran:
     """A pair that was really run, apart from what reading says of it.
 
     ``masked`` are the letters that the run can't tell of, because the check stands in for the code
-    they are about; ``series`` is the digest of the patches it ran with.
+    they are about or doesn't try it; ``series`` is the digest of the patches it ran with, ``only``
+    those that were put in where not all were. ``expected`` is the letter that was to strike first
+    of those not masked, ``struck`` the one that did, and ``failed`` how.
     """
 
     vllm: str
@@ -53,6 +55,11 @@ class Ran:
     blends: bool
     masked: tuple[str, ...]
     series: str
+    only: tuple[str, ...] = ()
+    expected: str = ""
+    struck: str = ""
+    failed: str = ""
+    agrees: bool = True
 
 
 @dataclass(frozen=True)
@@ -107,7 +114,7 @@ class Pairs:
         """What a real run with these patches came to, for a sentence; empty where none was."""
         for one in self.ran:
             if (one.vllm, one.lmcache) == (vllm.public, lmcache.public):
-                if one.series != self.series:
+                if one.series != self.series or one.only:
                     continue
                 told = "ran and blended" if one.blends else "ran and did not blend"
                 masked = f", letters {' '.join(one.masked)} not tried" if one.masked else ""
@@ -163,7 +170,10 @@ def read(text: str) -> Pairs:
     data = json.loads(text)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise ValueError("not a catalogue of pairs of this kvpatch")
-    ran = tuple(Ran(**{**one, "masked": tuple(one["masked"])}) for one in data["ran"])
+    ran = tuple(
+        Ran(**{**one, "masked": tuple(one["masked"]), "only": tuple(one.get("only", ()))})
+        for one in data["ran"]
+    )
     names = ("date", "series", "vllm", "lmcache", "states", "rows")
     return Pairs(**{name: data[name] for name in names}, ran=ran)
 
@@ -186,7 +196,7 @@ def build(
         series: digest of the patches.
         today: the date of the run; where nothing else has changed, that of ``earlier`` stays.
         earlier: the catalogue before, whose runs are kept.
-        ran: what was really run; it replaces an earlier run of the same pair.
+        ran: what was really run; it replaces an earlier run of the same pair and patches.
         whole: whether that is all there is to know; else pairs of ``earlier`` that were not looked
             at stay, where the patches are the same.
     """
@@ -201,7 +211,7 @@ def build(
         for lmcache in told["lmcache"]
     }
     states = list(dict.fromkeys(state for row in rows.values() for state in row))
-    runs = {(one.vllm, one.lmcache): one for one in (*(earlier.ran if earlier else ()), *ran)}
+    runs = {_run_key(one): one for one in (*(earlier.ran if earlier else ()), *ran)}
     data: dict[str, Any] = {
         "schema": SCHEMA,
         "date": today.isoformat(),
@@ -212,7 +222,7 @@ def build(
         },
         "states": states,
         "rows": {lmcache: _runs([states.index(s) for s in row]) for lmcache, row in rows.items()},
-        "ran": [vars(runs[key]) for key in sorted(runs, key=lambda k: tuple(map(Version, k)))],
+        "ran": [vars(runs[key]) for key in sorted(runs)],
     }
     if earlier is not None and read(json.dumps({**data, "date": earlier.date})) == earlier:
         data["date"] = earlier.date
@@ -238,6 +248,10 @@ def table(found: Pairs) -> str:
         which = versions[0] if len(versions) == 1 else f"{versions[-1]} to {versions[0]}"
         lines.append(f"| {which} | {' | '.join(spans)} |")
     return "\n".join(lines) + "\n"
+
+
+def _run_key(one: Ran) -> tuple[Version, Version, tuple[str, ...]]:
+    return Version(one.vllm), Version(one.lmcache), one.only
 
 
 def _spans(chosen: Sequence[str], ordered: Sequence[str]) -> str:

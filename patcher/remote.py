@@ -153,8 +153,10 @@ class RemoteWheel:
         data = file.read(last - start)
         if isinstance(file, RangedFile):
             self.traffic.add(len(data))
+        # A view: the rest of a run, copied for each of its members, is most of the time there.
+        view = memoryview(data)
         for entry, path in run:
-            member = self._unpacked(entry, path, data[entry.offset - start :])
+            member = self._unpacked(entry, path, view[entry.offset - start :])
             self._members[path] = member
             write_atomically(self._member_place(path, entry), member)
 
@@ -181,8 +183,8 @@ class RemoteWheel:
             self.traffic.add(self.wheel.size or 0)
         return place
 
-    def _unpacked(self, entry: Entry, path: str, data: bytes) -> bytes:
-        if data[:4] != b"PK\x03\x04" or len(data) < _LOCAL_HEADER:
+    def _unpacked(self, entry: Entry, path: str, data: memoryview) -> bytes:
+        if bytes(data[:4]) != b"PK\x03\x04" or len(data) < _LOCAL_HEADER:
             raise self._bad(f"has no header where {path} should be")
         name, extra = struct.unpack_from("<HH", data, 26)
         first = _LOCAL_HEADER + name + extra
@@ -191,7 +193,7 @@ class RemoteWheel:
             raise self._bad(f"breaks off in {path}")
         try:
             if entry.method == zipfile.ZIP_STORED:
-                member = packed
+                member = bytes(packed)
             else:
                 # One byte more than the directory says is enough to see that it says wrong.
                 member = zlib.decompressobj(-15).decompress(packed, entry.size + 1)

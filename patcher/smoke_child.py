@@ -19,6 +19,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+MOST_LINKED = 8
 STOP = 'kill -TERM "-$1"; sleep 5; kill -KILL "-$1" 2>/dev/null'
 
 
@@ -74,6 +75,7 @@ def main(path: str) -> int:
             "type": type(error).__name__,
             "text": str(error)[:4000],
             "where": f"{frames[-1].name} ({Path(frames[-1].filename).name})" if frames else "",
+            "chain": chain(error),
         }
         run.save()
         return 1
@@ -82,6 +84,21 @@ def main(path: str) -> int:
             run.result["harness_problem"] = run.harness.problem
             run.save()
     return 0
+
+
+def chain(error: BaseException) -> list[dict[str, Any]]:
+    """An exception, then what it was raised from or while; each with the places it went through.
+
+    A place is file, line and function; the last is where it was raised.
+    """
+    told: list[dict[str, Any]] = []
+    link: BaseException | None = error
+    while link is not None and len(told) < MOST_LINKED:
+        frames = traceback.extract_tb(link.__traceback__)
+        places = [[frame.filename, frame.lineno, frame.name] for frame in frames]
+        told.append({"type": type(link).__name__, "text": str(link)[:1000], "places": places})
+        link = link.__cause__ or link.__context__
+    return told
 
 
 def work(run: Run) -> None:

@@ -33,6 +33,8 @@ STAND_INS = {
     "streams": "torch.cuda's streams, by ones that do nothing",
 }
 
+_CUDA = SimpleNamespace(is_cuda_alike=lambda: True, is_xpu=lambda: False)
+
 
 class Harness:
     """The stand-ins put into this process, and what was learned while they ran."""
@@ -61,6 +63,8 @@ class Harness:
         self.layout.watch()
         after_import("lmcache.v1.compute.attention", self._on_attention)
         after_import("lmcache.v1.gpu_connector", self._on_gpu_connector)
+        after_import("lmcache.v1.manager", self._on_manager)
+        after_import("lmcache.integration.vllm.vllm_v1_adapter", self._on_adapter)
         after_import("lmcache.v1.compute.models.base", self._on_base_model)
         after_import("lmcache.v1.gpu_connector.gpu_connectors", self._on_gpu_connectors)
         after_import("lmcache", self._on_lmcache)
@@ -164,6 +168,32 @@ class Harness:
             self.transfer(buffer, cache, slots, direction, token_major=token_major)
 
         module.lmc_ops = SimpleNamespace(single_layer_kv_transfer=transfer)
+
+    def _on_manager(self, module: Any) -> None:
+        """One that asks vLLM's platform by itself what it may run on is told that it is CUDA's."""
+        for found in vars(module).values():
+            for name, method in list(vars(found).items()) if isinstance(found, type) else ():
+                if name in ("_get_device_info", "_create_gpu_connector"):
+                    setattr(found, name, self._on_cuda(method))
+
+    def _on_adapter(self, module: Any) -> None:
+        """Before there was a manager, the adapter asked that platform."""
+        if hasattr(module, "current_platform") and hasattr(module, "_init_lmcache_engine"):
+            self.used.add("device")
+            module.current_platform = _CUDA
+
+    def _on_cuda(self, method: Any) -> Any:
+        signature = inspect.signature(method)
+        if "current_platform" not in signature.parameters:
+            return method
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.used.add("device")
+            given = signature.bind(*args, **kwargs)
+            given.arguments["current_platform"] = _CUDA
+            return method(*given.args, **given.kwargs)
+
+        return call
 
     def _on_gpu_connectors(self, module: Any) -> None:
         """The check of the KV shape belongs to the transfer that is stood in for."""

@@ -10,6 +10,7 @@ from typing import Any
 from .outcome import ExitCode, KvpatchError, Report
 from .smoke_checks import Check
 from .smoke_measure import Measured, Start, failure
+from .tree import PACKAGES
 
 # Engine starts that a smoke may take, and its time, as so many times that many plain starts.
 BUDGET, BUDGET_GDS = 3, 5
@@ -62,6 +63,7 @@ def measured_data(measured: Measured, seconds: float) -> dict[str, Any]:
         "seconds_to_first_token": seconds_to_first_token(measured),
         "rounding": measured.rounding,
         "tolerance": measured.tolerance,
+        "failure": failed_start(starts),
         "starts": len(starts),
         "start_budget": budget,
         # Of the reference, in its own process, with the files as they were before kvpatch.
@@ -72,6 +74,29 @@ def measured_data(measured: Measured, seconds: float) -> dict[str, Any]:
         "wall_limit_in_plain_starts": round(SLACK * budget, 2),
         "ratio_changed_on": "the running blender, without a restart",
     }
+
+
+def failed_start(starts: Sequence[Start]) -> dict[str, Any] | None:
+    """The first start that did not do all that was ordered: how it failed, and where.
+
+    ``places`` are files of the two packages, by their path in the site folder, with line and
+    function: of each exception of the chain, as far as it went through these.
+    """
+    for start in starts:
+        if not start.done:
+            return {"role": start.role, "told": failure(start), "places": places(start)}
+    return None
+
+
+def places(start: Start) -> list[list[Any]]:
+    """Where a start's error went through the two packages, the place it was raised at first."""
+    found: list[list[Any]] = []
+    for link in start.result.get("error", {}).get("chain", ()):
+        for name, line, function in reversed(link["places"]):
+            _, folder, inside = str(name).rpartition("-packages/")
+            if folder and inside.split("/", 1)[0] in PACKAGES:
+                found.append([inside, int(line), str(function)])
+    return found
 
 
 def seconds_to_first_token(measured: Measured) -> dict[str, float | None]:

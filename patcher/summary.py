@@ -39,10 +39,11 @@ def report(
     cache: Path,
     say: Say,
     disk: Disk | None = None,
+    only: tuple[str, ...] = (),
 ) -> Report:
     """What ``kvpatch validate`` says: counts, then what is red, then the outcome.
 
-    With a ``disk``, the pairs are also run.
+    With a ``disk``, the pairs are also run, with the patches ``only`` where these are named.
 
     Raises:
         KvpatchError: as :func:`kvpatch.validate.validate`; ``bad-baseline`` (exit 2);
@@ -58,11 +59,15 @@ def report(
     errors = (*failures(matrix), *regressions(matrix, was))
     told, data = text(matrix), matrix.data
     ran: tuple[Ran, ...] = ()
+    data["not_run"] = []
     if disk is not None:
         from . import rehearsal
 
-        found = rehearsal.rehearse(matrix.pairs, discover().digest, cache, disk, say)
+        # Who names both sides means these pairs, whatever was read of them.
+        wanted = rehearsal.Wanted(all(asked.specs.values()), only)
+        found = rehearsal.rehearse(matrix.pairs, discover(), cache, disk, say, wanted)
         errors, ran = (*errors, *found.errors), found.ran
+        data["not_run"] = list(found.notes)
         told = "\n".join([told, "", *rehearsal.text(found)])
     data["ran"] = [vars(one) for one in ran]
     _write(files, matrix, errors)

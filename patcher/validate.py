@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+from .ahead import fetching
 from .catalogue import load
 from .digest import sha256
 from .fold import Memo, Options
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 FIRST = {"vllm": ">=0.8.5", "lmcache": ">=0.3.3"}
 """The releases that are looked at where none are named: those the series was begun for."""
-_SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -144,9 +142,12 @@ def _all(
             )
     memories = {release: kept.of(release) for release in found}
     fresh = [r for r in found if not _complete(r, memories[r], sides)]
-    _fetch(fresh, workshop, jobs, say)
     newest = {name: side[-1] for name, side in sides.items()}
-    rows = [_row(release, newest, workshop, memories[release]) for release in found]
+    rows = []
+    with fetching(fresh, workshop, jobs, say) as ready:
+        for release in found:
+            ready(release)
+            rows.append(_row(release, newest, workshop, memories[release]))
     readable = {row.package + row.version for row in rows if row.error is None}
     pairs: list[Mapping[str, Any]] = []
     count = len(sides["lmcache"])
@@ -215,44 +216,6 @@ def _complete(
     if release.package == "vllm":
         return True
     return all(vllm.key is not None and vllm.key in memory for vllm in sides["vllm"])
-
-
-def _fetch(found: Sequence[Release], workshop: Workshop, jobs: int, say: Say) -> None:
-    """Fetch ahead what the newest and the oldest releases turned out to need."""
-    remote = {
-        name: [r for r in found if r.package == name and isinstance(r.holder, RemoteWheel)]
-        for name in PACKAGES
-    }
-    count = sum(map(len, remote.values()))
-    if not count:
-        return
-    say(f"reading {count} wheels by ranges")
-    wanted: dict[str, dict[str, None]] = {name: {} for name in PACKAGES}
-    for end in (-1, 0):
-        pair = {name: side[end] for name, side in remote.items() if side}
-        # What fails here fails again where it is read in earnest, and is reported there.
-        with contextlib.suppress(KvpatchError):
-            small = pair["lmcache"].holder if "lmcache" in pair else None
-            if isinstance(small, RemoteWheel):
-                # Two hundred of its files are needed, one after the other: all at once is quicker.
-                small.prefetch(path for path in small.entries if path.endswith(".py"))
-            if len(pair) == len(PACKAGES):
-                workshop.pair(pair["vllm"], pair["lmcache"])
-            for name, release in pair.items():
-                workshop.row(release, pair.get(PACKAGES[1 - PACKAGES.index(name)]))
-        for name, release in pair.items():
-            if isinstance(release.holder, RemoteWheel):
-                wanted[name].update(dict.fromkeys(release.holder.read_paths))
-
-    def fetch(release: Release) -> None:
-        if isinstance(release.holder, RemoteWheel):
-            with contextlib.suppress(KvpatchError):
-                release.holder.prefetch(wanted[release.package])
-
-    with ThreadPoolExecutor(jobs) as pool:
-        for number, _ in enumerate(pool.map(fetch, [*remote["vllm"], *remote["lmcache"]]), 1):
-            if number % 10 == 0:
-                say(f"read {number} of {count} wheels")
 
 
 def _listed(

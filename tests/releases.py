@@ -7,13 +7,16 @@ list of releases is asked for at most once an hour, so that all workers of one r
 from __future__ import annotations
 
 import atexit
+import tempfile
 import warnings
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvpatch.download import fetch
 from kvpatch.index import Wheel, configured, connection, kept_releases, releases
 from kvpatch.outcome import KvpatchError
 from kvpatch.ranged import read_members
@@ -99,6 +102,25 @@ def _wheels(distribution: str) -> tuple[Wheel, ...]:
             raise _failed(error) from error
         warnings.warn(f"an older list of releases is used: {error.message}", stacklevel=2)
     return tuple(wheels)
+
+
+def whole_wheel(distribution: str, version: str) -> Path:
+    """A wheel of a release as a file, kept in the cache folder.
+
+    Raises:
+        ReleaseFilesMissingError: it can't be had.
+    """
+    folder = default_cache() / "whole"
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        (wheel,) = [w for w in _wheels(distribution) if w.version == Version(version)]
+        place = folder / wheel.filename
+        if not place.is_file():
+            with tempfile.TemporaryDirectory(dir=folder) as scratch:
+                fetch(wheel, Path(scratch), lambda _: None).replace(place)
+    except KvpatchError as error:
+        raise _failed(error) from error
+    return place
 
 
 def _since_first(distribution: str) -> Iterable[Wheel]:

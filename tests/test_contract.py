@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from kvpatch.contract import call_failures, connector_class, failures_of_requests, failures_of_start
+import pytest
+from kvpatch.contract import (
+    Broken,
+    call_failures,
+    connector_class,
+    failures_of_requests,
+    failures_of_start,
+)
 from kvpatch.needs import reached
 from pair_stand_in import ADAPTER, CONNECTOR, POSITIONS, REQUEST, UTILS, pair, replaced
 
@@ -68,3 +75,45 @@ def test_calls_of_the_other_package_are_held_against_its_signatures() -> None:
     (item,) = reached(found.own, [place])
     (failure,) = call_failures(found, item)
     assert (failure.name, failure.why) == ("get_rope", "vLLM's get_rope has no parameter gone")
+
+
+LOOKUP = "lmcache/v1/lookup_client/lmcache_lookup_client.py"
+SENDING = """
+class LMCacheLookupClient:
+    def lookup(self, token_ids, lookup_id):
+        if self.enable_blending:
+            return self.encoder.encode(token_ids)
+        return self.encoder.encode(lookup_id)
+"""
+
+
+def tokens(
+    made: str = "ConstantList(self._all)", asked: str = "request.all_token_ids", sent: str = SENDING
+) -> list[Broken]:
+    request = "        self.priority = priority\n"
+    adapter = 'return getattr(request, "age", 0)'
+    changes = {
+        **replaced(REQUEST, request, f"{request}        self.all_token_ids = {made}\n"),
+        **replaced(ADAPTER, adapter, f"self.lookup.lookup({asked}, 1)\n        {adapter}"),
+        LOOKUP: sent,
+    }
+    return [b for b in failures_of_requests(pair(changes)) if b.path == LOOKUP]
+
+
+def test_tokens_that_the_lookup_cant_encode_are_a_break() -> None:
+    (broken,) = tokens()
+    assert (broken.kind, broken.line) == ("call", 5)
+    assert "ConstantList" in broken.why
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"made": "list(self._all)"},
+        {"asked": "request.prompt_token_ids"},
+        {"sent": SENDING.replace("encode(token_ids)", "encode(list(token_ids))")},
+        {"sent": SENDING.replace("LMCacheLookupClient", "Renamed")},
+    ],
+)
+def test_tokens_as_a_list_are_none(change: dict[str, str]) -> None:
+    assert tokens(**change) == []

@@ -160,6 +160,22 @@ def test_a_newer_run_of_a_pair_replaces_the_older() -> None:
     assert built(earlier=built(ran=[RAN]), ran=[again]).ran == (again,)
 
 
+def test_a_run_with_some_patches_alone_is_kept_beside_and_says_nothing_of_apply() -> None:
+    some = Ran(**{**vars(RAN), "only": ("KV001",), "blends": False, "failed": "TypeError"})
+    found = built(ran=[RAN, some])
+    assert found.ran == (RAN, some)
+    told = found.ran_on(v(RAN.vllm), v(RAN.lmcache))
+    assert told == built(ran=[RAN]).ran_on(v(RAN.vllm), v(RAN.lmcache)) != ""
+    assert built(ran=[some]).ran_on(v(RAN.vllm), v(RAN.lmcache)) == ""
+
+
+def test_a_catalogue_of_before_runs_were_held_against_letters_is_read() -> None:
+    data = json.loads(pairs.build(MATRIX, WHEELS, "digest", DAY, ran=[RAN]))
+    for name in ("only", "expected", "struck", "failed", "agrees"):
+        del data["ran"][0][name]
+    assert pairs.read(json.dumps(data)).ran == (RAN,)
+
+
 @pytest.mark.parametrize("text", ["[]", "{}", '{"schema": 2}', "{", '{"schema": 1}'])
 def test_another_text_is_no_catalogue(text: str) -> None:
     with pytest.raises((ValueError, KeyError)):
@@ -199,6 +215,13 @@ def test_the_shipped_catalogue_records_no_masked_letter_as_ran() -> None:
     for one in pairs.load().ran:
         if one.device == "cpu":
             assert {"A", "K"} <= set(one.masked)
+        assert not {one.expected, one.struck} & set(one.masked)
+
+
+def test_each_shipped_run_failed_at_the_letter_that_was_read_or_blends() -> None:
+    for one in pairs.load().ran:
+        assert one.agrees, one
+        assert (one.struck == "") is one.blends is (one.failed == "")
 
 
 def test_it_is_small() -> None:

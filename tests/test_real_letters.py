@@ -29,6 +29,8 @@ PAIRS = {
     ("0.11.0", "0.3.3"): ("X H C", "X C"),
     # allocate_and_copy_objects returns keys[:len(allocated_objects)].
     ("0.11.0", "0.3.9.post2"): ("H S", "S"),
+    # get_num_new_matched_tokens gives Request.all_token_ids to lookup, which encodes it by msgspec.
+    ("0.11.0", "0.3.10"): ("H C S", "C S"),
     # LlamaForCausalLM has embed_input_ids; line 72 of base.py calls get_input_embeddings.
     ("0.11.1", "0.3.9.post2"): ("H E S", "S"),
     # get_rope's rotary_dim has no default and is not given; vllm/attention/__init__.py is empty.
@@ -42,7 +44,7 @@ PAIRS = {
     # That fallback is there; DEFAULT_V2_MODEL_RUNNER_ARCHITECTURES holds Qwen3ForCausalLM.
     ("0.22.0", "0.5.6"): ("H V", "V"),
     # The cache is (num_blocks, 2, ...); VLLMPagedMemGPUConnectorV2 asks for no shape.
-    ("0.23.0", "0.3.12"): ("H A R E S V", "S V"),
+    ("0.23.0", "0.3.12"): ("H A R C E S V", "C S V"),
     # The cache is (num_blocks, num_kv_heads, block_size, 2 * head_size), which KV006 moves from
     # 0.4.7 on; keys[:len(allocated_objects)] is mended by KV009.
     ("0.26.0", "0.4.6"): ("H A K S V", "K V"),
@@ -54,6 +56,14 @@ PLACES = [
     ("0.11.0", "0.3.3", "X", "lmcache/integration/vllm/vllm_adapter.py", 22, "flash_attn"),
     ("0.13.0", "0.3.6", "X", "lmcache/integration/vllm/vllm_v1_adapter.py", 22, "cdiv"),
     ("0.11.0", "0.3.3", "C", "lmcache/integration/vllm/vllm_v1_adapter.py", 778, "mm_hashes"),
+    (
+        "0.32.0",
+        "0.3.13",
+        "C",
+        "lmcache/v1/lookup_client/lmcache_lookup_client.py",
+        208,
+        "ConstantL",
+    ),
     ("0.14.0", "0.5.6", "A", "lmcache/v1/compute/attention/flash_attn.py", 7, "no Attention"),
     ("0.12.0", "0.5.6", "R", "lmcache/v1/compute/positional_encoding.py", 184, "rotary_dim"),
     ("0.13.0", "0.3.10", "R", "lmcache/v1/compute/positional_encoding.py", 174, "and gets 8"),

@@ -295,7 +295,7 @@ def test_a_pair_runs_gds_blend_where_all_that_is_made_for_it_is_in_place(
         ("0.4.4", "0.20.0", {"A": "KV004", "E": "KV005"}),
         ("0.3.9", "0.11.0", {}),
         ("0.3.9", "0.11.1", {"E": "KV005"}),
-        ("0.3.11", "0.14.0", {"A": "KV004", "R": "KV003", "E": "KV005"}),
+        ("0.3.9", "0.12.0", {"A": "KV004", "R": "KV003", "E": "KV005"}),
     ],
 )
 def test_what_else_a_pair_lacks_is_named_with_the_patch_for_it(
@@ -357,8 +357,8 @@ def test_every_patch_that_a_profile_names_is_there_and_has_its_release_in_range(
     ("lmcache", "vllm", "way"),
     [
         ("0.3.7", "0.11.1", "0.3.9"),
-        ("0.3.9", "0.14.0", "0.3.10.post2"),
-        ("0.3.12", "0.24.0", "0.3.14"),
+        ("0.3.9", "0.14.0", "0.4.1"),
+        ("0.3.12", "0.24.0", "0.4.1"),
     ],
 )
 def test_a_pair_that_no_patch_can_cure_is_refused_with_the_release_that_can(
@@ -370,6 +370,16 @@ def test_a_pair_that_no_patch_can_cure_is_refused_with_the_release_that_can(
         assert (caught.value.code, caught.value.exit_code) == ("no-cure", ExitCode.REFUSED)
         assert f"LMCache {lmcache} with vLLM {vllm} can't run {profile}" in caught.value.message
         assert way in caught.value.hint
+
+
+@pytest.mark.parametrize("lmcache", ["0.3.10", "0.3.15"])
+def test_blending_alone_is_refused_where_tokens_cant_be_sent(lmcache: str) -> None:
+    for profile in ("blend", "gds-blend"):
+        with pytest.raises(KvpatchError, match=r"ConstantList|wrong keys") as caught:
+            made(lmcache=lmcache, vllm="0.11.0", profile=profile)
+        assert caught.value.code == "no-cure"
+    assert made(lmcache=lmcache, vllm="0.11.0", profile="cpu-offload").text
+    assert made(lmcache="0.3.9", vllm="0.11.0", profile="blend").text
 
 
 def test_deferring_the_connector_is_needed_up_to_vllm_0_11_0_alone() -> None:

@@ -48,6 +48,29 @@ def test_what_went_wrong_is_written_down_with_how_far_it_came(tmp_path: Path) ->
     assert found["error"]["type"] == "OSError"
     assert found["error"]["text"] == "no tokenizer in m"
     assert found["error"]["where"] == "from_pretrained (transformers.py)"
+    assert found["error"]["chain"][0]["places"][-1] == [
+        str(tmp_path / "code" / "transformers.py"),
+        4,
+        "from_pretrained",
+    ]
+
+
+def test_what_an_error_was_raised_from_is_told_with_its_places() -> None:
+    def fails() -> None:
+        raise KeyError("inner")
+
+    try:
+        try:
+            fails()
+        except KeyError as error:
+            raise RuntimeError("outer") from error
+    except RuntimeError as error:
+        told = smoke_child.chain(error)
+    assert [(link["type"], link["text"]) for link in told] == [
+        ("RuntimeError", "outer"),
+        ("KeyError", "'inner'"),
+    ]
+    assert told[1]["places"][-1][2] == "fails"
 
 
 def test_a_child_does_not_outlive_the_smoke_that_started_it(tmp_path: Path) -> None:

@@ -117,3 +117,53 @@ def test_what_kvpatch_moves_packed_layers_with_is_run_on_copies_in_a_gpus_layout
     # Slots 0 to 11 are in all three blocks of the stand-in.
     assert seen == [[3, 2, 4, 16], "layout"]
     assert [one[:2] for one in stood_in] == ["K:"]
+
+
+MANAGER = """
+import json, types
+from types import SimpleNamespace as Names
+from smoke_harness import Harness
+
+class Manager:
+    def _get_device_info(self, current_platform):
+        return "cuda" if current_platform.is_cuda_alike() else "none"
+
+    def _create_gpu_connector(self, role, use_mla, device, current_platform):
+        return [role, use_mla, device, current_platform.is_cuda_alike(), current_platform.is_xpu()]
+
+class Later:
+    def _create_gpu_connector(self, role):
+        return role
+
+def untouched(current_platform):
+    return current_platform
+
+module = types.ModuleType("lmcache.v1.manager")
+vars(module).update(Manager=Manager, Later=Later, untouched=untouched)
+harness = Harness()
+adapter, other = types.ModuleType("adapter"), types.ModuleType("adapter")
+vars(adapter).update(current_platform="cpu", _init_lmcache_engine=untouched)
+other.current_platform = "cpu"
+asked = [Harness()._on_adapter(adapter), adapter.current_platform.is_cuda_alike()]
+asked += [Harness()._on_adapter(other), other.current_platform]
+harness._on_manager(module)
+here = Names(is_cuda_alike=lambda: False, is_xpu=lambda: False)
+late = [Later()._create_gpu_connector("worker"), harness.named()]
+print(json.dumps([
+    late,
+    Manager()._get_device_info(here),
+    Manager()._create_gpu_connector("worker", False, device="cpu", current_platform=here),
+    untouched("same"),
+    harness.named(),
+    asked,
+]))
+"""
+
+
+def test_a_manager_that_asks_the_platform_itself_is_told_cuda_and_no_other_is() -> None:
+    late, device, connector, same, named, asked = run_in_target(MANAGER)
+    assert asked == [None, True, None, "cpu"]
+    assert late == ["worker", []]
+    assert (device, connector, same) == ("cuda", ["worker", False, "cpu", True, False], "same")
+    (told,) = named
+    assert told.startswith("the check that blending runs on cuda")

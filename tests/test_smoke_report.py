@@ -44,6 +44,34 @@ def test_a_failed_check_is_exit_1_with_what_it_means() -> None:
     assert "1 checks failed" in found.text
 
 
+def test_a_start_that_failed_is_told_with_its_places_in_the_two_packages() -> None:
+    site = "/env/lib/python3.11/site-packages"
+    places = [
+        ["/tmp/code/smoke_child.py", 9, "work"],
+        [f"{site}/vllm/v1/worker.py", 7, "start"],
+        [f"{site}/lmcache/rope.py", 3, "get"],
+        [f"{site}/torch/nn/module.py", 1, "__getattr__"],
+    ]
+    chain = [
+        {"type": "TypeError", "text": "no", "places": places},
+        {"type": "KeyError", "text": "no", "places": places[1:2]},
+    ]
+    error = {"type": "TypeError", "text": "no", "where": "get (rope.py)", "chain": chain}
+    broken = start("blend", code=1, result={"stage": "start", "error": error})
+    failure = _report(blend=broken).data["failure"]
+    assert (failure["role"], failure["told"]) == (
+        "blend",
+        "TypeError in get (rope.py): no (at stage start)",
+    )
+    # The innermost first, then those of what it was raised from.
+    assert failure["places"] == [
+        ["lmcache/rope.py", 3, "get"],
+        ["vllm/v1/worker.py", 7, "start"],
+        ["vllm/v1/worker.py", 7, "start"],
+    ]
+    assert _report().data["failure"] is None
+
+
 def test_every_check_has_name_ok_value_limit_and_a_sentence() -> None:
     checks = _report().data["checks"]
     assert all({"name", "ok", "value", "limit", "means"} <= set(check) for check in checks)

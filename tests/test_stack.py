@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -84,6 +85,39 @@ def test_an_environment_is_made_once_and_then_reused(tmp_path: Path, whole_index
     assert any("installing vLLM" in line for line in first)
     assert _ensure(tmp_path, second) == made
     assert second == [f"using the environment in {made.root}"]
+
+
+def test_another_lmcache_takes_the_environment_of_the_same_vllm(
+    tmp_path: Path, whole_index: Path
+) -> None:
+    made, said = _ensure(tmp_path, []), list[str]()
+    _wheel(whole_index, "lmcache", "4.0", "torch==9.9")
+    cache = tmp_path / "cache"
+    assert stack.nearest("1.0", "4.0", cache=cache, say=said.append) == made
+    assert said == [f"using the environment in {made.root}"]
+    copy = tmp_path / "copy"
+    shutil.copytree(made.root, copy, symlinks=True, copy_function=os.link)
+    stack.swap_lmcache(copy, "4.0", said.append)
+    # What it requires beside stays as it is, and so does the environment that was copied.
+    assert stack.existing(copy).lmcache == "4.0"
+    assert stack.existing(made.root) == made
+    with pytest.raises(KvpatchError, match=r"lmcache==5\.0 is missing"):
+        stack.swap_lmcache(copy, "5.0", said.append)
+    assert stack.existing(copy).lmcache == "4.0"
+
+
+def test_an_environment_that_is_not_whole_or_was_changed_is_not_taken(
+    tmp_path: Path, whole_index: Path
+) -> None:
+    made = _ensure(tmp_path, [])
+    cache = tmp_path / "cache"
+    assert list(stack.beside("1.0", cache)) == [made]
+    assert list(stack.beside("2.0", cache)) == []
+    _wheel(whole_index, "lmcache", "4.0")
+    stack.swap_lmcache(made.root, "4.0", [].append)
+    assert list(stack.beside("1.0", cache)) == []
+    (made.root / stack.MARKER).unlink()
+    assert list(stack.beside("1.0", cache)) == []
 
 
 def test_a_build_that_was_killed_is_begun_anew(tmp_path: Path, whole_index: Path) -> None:

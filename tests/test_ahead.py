@@ -1,0 +1,86 @@
+"""What is fetched ahead, and what waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kvpatch.ahead import fetching
+from kvpatch.fold import Memo, Options
+from kvpatch.index import configured, connection, releases
+from kvpatch.matrix import Release, Workshop
+from kvpatch.outcome import KvpatchError
+from kvpatch.remote import RemoteWheel
+from pair_stand_in import ATTENTION, vllm_patches_alone
+from planning import series
+from small_index import SmallIndex, small_index
+
+__all__ = ["vllm_patches_alone"]
+
+VLLM = ("0.22.0", "0.23.0", "0.24.0", "0.25.0", "0.25.1")
+
+
+@pytest.fixture
+def index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SmallIndex]:
+    with small_index(monkeypatch, tmp_path / "cache") as served:
+        for version in VLLM:
+            # The middle one alone needs another file than all the others.
+            served.add("vllm", version, {ATTENTION: ""} if version == "0.24.0" else None)
+        served.add("lmcache", "0.5.6")
+        yield served
+
+
+@pytest.fixture
+def found(index: SmallIndex, tmp_path: Path) -> Iterator[list[Release]]:
+    cache = tmp_path / "cache"
+    with connection(configured()) as session:
+        wheels = [w for name in ("vllm", "lmcache") for w in releases(name, cache=cache)]
+        yield [
+            Release(w.distribution, w.version, RemoteWheel(w, session, cache), w.filename, w.sha256)
+            for w in sorted(wheels, key=lambda w: (w.distribution, w.version))
+        ]
+
+
+def workshop() -> Workshop:
+    return Workshop(series(), Options(memo=Memo()))
+
+
+def test_after_waiting_for_a_release_nothing_of_it_is_left_to_fetch(
+    index: SmallIndex, found: list[Release]
+) -> None:
+    shop, said = workshop(), list[str]()
+    (lmcache,) = [r for r in found if r.package == "lmcache"]
+    with fetching(found, shop, 2, said.append) as ready:
+        for release in found:
+            ready(release)
+    asked = len(index.ranges)
+    for vllm in (r for r in found if r.package == "vllm"):
+        shop.pair(vllm, lmcache)
+    assert len(index.ranges) == asked
+    assert said == ["reading 6 wheels by ranges"]
+
+
+def test_a_wheel_that_cant_be_read_keeps_nobody_and_fails_where_it_is_read(
+    index: SmallIndex, found: list[Release]
+) -> None:
+    index.broken.add("vllm-0.23.0-py3-none-any.whl")
+    shop = workshop()
+    with fetching(found, shop, 2, lambda _: None) as ready:
+        for release in found:
+            ready(release)
+    (broken,) = [r for r in found if str(r.version) == "0.23.0"]
+    with pytest.raises(KvpatchError):
+        shop.planned(broken, None)
+
+
+def test_an_error_ends_the_fetching_and_comes_through(found: list[Release]) -> None:
+    with pytest.raises(KeyboardInterrupt), fetching(found, workshop(), 1, lambda _: None):
+        raise KeyboardInterrupt
+
+
+def test_nothing_remote_is_nothing_to_wait_for() -> None:
+    said: list[str] = []
+    with fetching([], workshop(), 2, said.append) as ready:
+        ready(None)  # type: ignore[arg-type]
+    assert said == []
