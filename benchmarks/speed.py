@@ -7,7 +7,9 @@ out of both sides where a limit says so.
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 import random
 import shutil
 import subprocess
@@ -16,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import libcst
@@ -25,6 +28,7 @@ from kvpatch.digest import sha256 as digest
 from kvpatch.fold import Memo
 from kvpatch.fork import read_original
 from kvpatch.plan import Options, plan
+from kvpatch.schema import FILES
 from kvpatch.tree import FolderTree, Package
 from kvpatch.wheel import Wheel
 from kvpatch.wheel_copy import write
@@ -32,7 +36,7 @@ from packaging.version import Version
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from fake_site import WORKER, install
-from releases import lmcache_releases, release_file, vllm_releases
+from releases import ReleaseFilesMissingError, lmcache_releases, release_file, vllm_releases
 from wheels import build_wheel, record_row
 
 RUNS = 15
@@ -89,7 +93,7 @@ def main() -> int:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
         bench = Bench(Path(folder))
         results = [*statuses(bench, newest, worker), applying(bench, newest, worker), *planning()]
-        results.append(linting(Path(folder) / "lmcache.yaml"))
+        results += linting(Path(folder))
         results += forking(bench, newest, worker)
     print("\n".join(result.line for result in results))
     return int(any(result.seconds > result.limit * result.floor for result in results))
@@ -170,22 +174,48 @@ def planning() -> list[Result]:
     ]
 
 
-def linting(file: Path) -> Result:
-    """``lint`` of one file for a release that was named, and whose keys an earlier run kept."""
+def linting(folder: Path) -> list[Result]:
+    """``lint`` of one file, in every way of saying for which LMCache; an earlier run kept its keys.
+
+    LMCache's real configuration code lies beside kvpatch, in a virtual environment, and in a site
+    folder. Nothing is started for it, so the floor is the import alone each time.
+    """
     release = str([one for one in lmcache_releases() if not one.pre][-1])
+    named = ["--lmcache", release]
     made = subprocess.run(
-        code(
-            KVPATCH.format(
-                arguments=["profile", "gds-blend", "--lmcache", release, "--vllm", "0.32.0"]
-            )
-        ),
+        code(KVPATCH.format(arguments=["profile", "gds-blend", *named, "--vllm", "0.32.0"])),
         check=True,
         capture_output=True,
     )
+    file = folder / "lmcache.yaml"
     file.write_bytes(made.stdout.replace(b"/dev/null/set", b"/mnt/set"))
-    lint = code(KVPATCH.format(arguments=["lint", str(file), "--lmcache", release]))
-    times = measure({"lint": lint, "floor": code("import click, yaml")})
-    return Result(f"lint, for {release}", times["lint"], times["floor"], 2.0)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "env"], check=True)
+    site = next((folder / "env").glob("lib/python3.*/site-packages"))
+    # What is deduced of an ordinary environment holds for one that no variable changes.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    install(site, "lmcache", release, {"lmcache/__init__.py": "", **_configuration(release)})
+    install(site, "vllm", "0.32.0", {"vllm/__init__.py": ""})
+    ways: dict[str, tuple[list[str], Mapping[str, str]]] = {
+        f"lint --lmcache {release}": (named, environ),
+        "lint, LMCache beside kvpatch": ([], {**environ, "PYTHONPATH": str(site)}),
+        "lint --python": (["--python", str(folder / "env" / "bin" / "python")], environ),
+        "lint --site": (["--site", str(site)], environ),
+    }
+    results = []
+    for name, (where, variables) in ways.items():
+        lint = [sys.executable, "-m", "kvpatch", "lint", str(file), *where]
+        times = measure({"lint": lint, "floor": code("import click, yaml")}, environ=variables)
+        results.append(Result(name, times["lint"], times["floor"], 2.0))
+    return results
+
+
+def _configuration(release: str) -> dict[str, str]:
+    """The files of a release that its keys are read from."""
+    found = {}
+    for path in FILES:
+        with contextlib.suppress(ReleaseFilesMissingError):
+            found[path] = bytes(release_file("lmcache", release, path)).decode()
+    return found
 
 
 def forking(bench: Bench, version: str, worker: bytes) -> list[Result]:
@@ -247,14 +277,17 @@ def code(text: str) -> list[str]:
 
 
 def measure(
-    commands: Mapping[str, list[str]], before: Callable[[], None] = lambda: None
+    commands: Mapping[str, list[str]],
+    before: Callable[[], None] = lambda: None,
+    environ: Mapping[str, str] | None = None,
 ) -> dict[str, float]:
     """Least seconds of each command, run in turns so that a busy moment hits all alike."""
     times: dict[str, list[float]] = {name: [] for name in commands}
     for run in range(RUNS + 1):
         for name, command in commands.items():
             before()
-            seconds = timed(lambda command=command: subprocess.run(command, check=True, **QUIET))
+            ran = partial(subprocess.run, command, check=True, env=environ, cwd="/", **QUIET)
+            seconds = timed(ran)
             if run:
                 times[name].append(seconds)
     return {name: min(values) for name, values in times.items()}
