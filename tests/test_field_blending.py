@@ -13,6 +13,7 @@ from commands import kvpatch
 from fake_site import install
 from kvpatch.outcome import Outcome
 from kvpatch.pair_checks import models_taken
+from kvpatch.smoke_bench import Engine
 from kvpatch.smoke_checks import judge
 from kvpatch.smoke_measure import failure
 from kvpatch.smoke_prompts import build
@@ -143,7 +144,7 @@ def test_15_doctor_warns_of_the_runner_from_the_release_on(
 def test_15_an_engine_that_hangs_is_told_as_a_hang_within_the_limit(tmp_path: Path) -> None:
     body = WRITE.replace("'done'", "'requests'") + "time.sleep(600)"
     begin = time.monotonic()
-    hung = _bench(tmp_path, body, limit=1.0).start("blend", {}, None)
+    hung = _bench(tmp_path, body, limit=1.0).start(Engine("blend", {}, None))
     assert time.monotonic() - begin < 30
     assert failure(hung).startswith("it hung at stage requests and was ended after ")
     short = start("blend", blended()[:2], code=hung.code, result={"stage": "requests"})
