@@ -80,7 +80,7 @@ def validate(
     files = summary.Files(markdown, junit, html, catalogue, issue)
     runs = options.disk_of(disk) if run else None
     console.finish(
-        summary.report(request, baseline, files, default_cache(), console.say, runs), as_json
+        summary.report(request, baseline, files, default_cache(), console.say, runs, only), as_json
     )
 
 

@@ -131,8 +131,11 @@ def _tokens_that_cant_be_sent(pair: Pair) -> Iterator[Broken]:
     constant = any(call.callee == "ConstantList" for call in made.calls)
     if not constant or not any((r.owner, r.name) == _ALL_TOKENS for r in asks.reads):
         return
+    if any(call.callee == "list" and call.arguments == ("token_ids",) for call in sends.calls):
+        return
     for call in sends.calls:
-        if call.callee == "self.encoder.encode" and "token_ids" in call.arguments:
+        encoded = call.callee == "self.encoder.encode" and "token_ids" in call.arguments
+        if encoded or call.callee == "self.transport.send_and_recv_all":
             why = "LMCache sends vLLM's Request.all_token_ids, a ConstantList that msgpack refuses"
             yield Broken("call", lmcache.path(_LOOKUP), call.line, why)
 

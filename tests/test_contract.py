@@ -106,6 +106,20 @@ def test_tokens_that_the_lookup_cant_encode_are_a_break() -> None:
     assert "ConstantList" in broken.why
 
 
+SENDING_ON = """
+class LMCacheLookupClient:
+    def lookup(self, token_ids, lookup_id):
+        ids = token_ids
+        return self.transport.send_and_recv_all([ids, lookup_id])
+"""
+
+
+def test_so_are_those_that_it_hands_to_a_transport_as_they_are() -> None:
+    (broken,) = tokens(sent=SENDING_ON)
+    assert broken.line == 5
+    assert tokens(sent=SENDING_ON.replace("= token_ids", "= list(token_ids)")) == []
+
+
 @pytest.mark.parametrize(
     "change",
     [

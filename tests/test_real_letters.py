@@ -43,6 +43,9 @@ PAIRS = {
     ("0.14.0", "0.5.6"): ("H A", ""),
     # That fallback is there; DEFAULT_V2_MODEL_RUNNER_ARCHITECTURES holds Qwen3ForCausalLM.
     ("0.22.0", "0.5.6"): ("H V", "V"),
+    # From 0.4.1 on it hands them to transport.send_and_recv_all; 0.4.5 makes them a list before.
+    ("0.20.0", "0.4.4"): ("H A C E S", "C"),
+    ("0.20.0", "0.4.5"): ("H A S", ""),
     # The cache is (num_blocks, 2, ...); VLLMPagedMemGPUConnectorV2 asks for no shape.
     ("0.23.0", "0.3.12"): ("H A R C E S V", "C S V"),
     # The cache is (num_blocks, num_kv_heads, block_size, 2 * head_size), which KV006 moves from
