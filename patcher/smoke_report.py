@@ -186,6 +186,9 @@ _UNABLE = (
      "end what holds it, or wait for it to go"),
     (r"/dev/shm|shared memory", "shared-memory", "the engine found no shared memory to use",  # noqa: S108
      "give the container a larger --shm-size, or free /dev/shm"),
+    (r"can't start new thread|Resource temporarily unavailable", "no-threads",
+     "the engine could start no further thread or process",
+     "raise what limits them: `ulimit -u`, `ulimit -v`, or the container's pids limit"),
     (r"Cannot find any model weights", "no-weights", "the model has no weights",
      "give a model folder that holds its weights too"),
     # "in static TLS block" is the loader's, and says nothing of the memory that is free.

@@ -151,6 +151,10 @@ def _bad(role: str, stage: str, kind: str, text: str, **more: Any) -> Start:
         (start("reference", code=-6, result={"stage": "start", "stages": {}},
                output="INFO starting\nterminate called after throwing 'std::bad_alloc'\n"),
          "out-of-memory"),
+        (start("reference", code=-6, result={"stage": "start", "stages": {}},
+               output="LMCache INFO: started\nResource temporarily unavailable (src/thread.cpp)\n"),
+         "no-threads"),
+        (_bad("reference", "start", "RuntimeError", "can't start new thread"), "no-threads"),
         (start("reference", code=-9, result={"stage": "start", "stages": {}}), "killed"),
     ],
 )  # fmt: skip
