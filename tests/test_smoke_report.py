@@ -165,6 +165,16 @@ def test_what_says_nothing_of_the_pair_is_the_environments(broken: Start, code: 
     assert error.hint
 
 
+@pytest.mark.parametrize("text", ["[Errno 30] Read-only file system", "[Errno 28] No space left"])
+def test_shared_memory_is_known_by_where_it_failed(text: str) -> None:
+    broken = _bad("reference", "start", "OSError", text)
+    broken.result["error"]["where"] = "__init__ (synchronize.py)"
+    error = unable(measured(reference=broken))
+    assert error is not None
+    assert (error.code, error.exit_code) == ("shared-memory", ExitCode.ENVIRONMENT)
+    assert error.message.endswith(f"OSError in __init__ (synchronize.py): {text}")
+
+
 def test_an_error_that_ends_in_a_list_is_told_with_what_comes_first_in_it() -> None:
     text = "No tokenizer from one of:\n(1) a file,\n(2) another"
     error = unable(measured(reference=_bad("reference", "tokenizer", "ValueError", text)))
