@@ -185,7 +185,8 @@ _UNABLE = (
     (r"Address already in use|EADDRINUSE", "port-in-use", "a port the engine needs is in use",
      "end what holds it, or wait for it to go"),
     # Where multiprocessing makes semaphores and shared memory, its error doesn't name the place.
-    (r"/dev/shm|shared memory|\((?:synchronize|shared_memory)\.py\)", "shared-memory", "the engine found no shared memory to use",  # noqa: S108
+    (r"/dev/shm|shared memory|\((?:synchronize|shared_memory)\.py\)",  # noqa: S108
+     "shared-memory", "the engine found no shared memory to use",
      "make /dev/shm writable and large enough (a container's --shm-size), or free it"),
     (r"can't start new thread|Resource temporarily unavailable", "no-threads",
      "the engine could start no further thread or process",
