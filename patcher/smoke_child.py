@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,19 @@ class Run:
         """Write down one request's answer, a line of its own."""
         with self.out.with_suffix(".answers").open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(entry) + "\n")
+
+
+class Events(list[str]):
+    """What happened, written down as it happens: what ends by a signal says nothing later."""
+
+    def __init__(self, save: Callable[[], None]) -> None:
+        super().__init__()
+        self.save = save
+
+    def append(self, event: str) -> None:
+        """One more, saved."""
+        super().append(event)
+        self.save()
 
 
 def main(path: str) -> int:
@@ -135,7 +149,7 @@ def work(run: Run) -> None:
         run.harness = smoke_harness.Harness(gds=order["gds"])
         run.harness.install()
     run.witness = smoke_witness.Witness(order["fault"], smoke_imports.after_import)
-    run.result["events"] = run.witness.events
+    run.witness.events = run.result["events"] = Events(run.save)
     start(run, order["engine"])
     run.result["engine"] = facts(run.engine)
     run.stage("requests")

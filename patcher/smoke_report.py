@@ -184,8 +184,13 @@ _UNABLE = (
      "install the pair there as its releases ask, then smoke again"),
     (r"Address already in use|EADDRINUSE", "port-in-use", "a port the engine needs is in use",
      "end what holds it, or wait for it to go"),
-    (r"/dev/shm|shared memory", "shared-memory", "the engine found no shared memory to use",  # noqa: S108
-     "give the container a larger --shm-size, or free /dev/shm"),
+    # Where multiprocessing makes semaphores and shared memory, its error doesn't name the place.
+    (r"/dev/shm|shared memory|\((?:synchronize|shared_memory)\.py\)",  # noqa: S108
+     "shared-memory", "the engine found no shared memory to use",
+     "make /dev/shm writable and large enough (a container's --shm-size), or free it"),
+    (r"can't start new thread|Resource temporarily unavailable", "no-threads",
+     "the engine could start no further thread or process",
+     "raise what limits them: `ulimit -u`, `ulimit -v`, or the container's pids limit"),
     (r"Cannot find any model weights", "no-weights", "the model has no weights",
      "give a model folder that holds its weights too"),
     # "in static TLS block" is the loader's, and says nothing of the memory that is free.
@@ -230,6 +235,8 @@ def _unable(start: Start) -> KvpatchError | None:
     if start.code is not None and start.code < 0:
         # What ends by a signal has no word of its own: the last one is on its streams.
         said += start.output[-LAST_WORDS:]
+    if error.get("where"):
+        said += f"\n{error['type']} in {error['where']}: {error['text']}"
     for pattern, code, message, hint in _UNABLE:
         line = re.search(f".*(?:{pattern}).*", said)
         if line:

@@ -180,6 +180,15 @@ def test_every_answer_is_a_line_and_the_result_is_never_half_written(tmp_path: P
     assert not (tmp_path / "out.part").exists()
 
 
+def test_events_are_written_down_as_they_happen(tmp_path: Path) -> None:
+    run = _run(tmp_path)
+    run.result["events"] = events = smoke_child.Events(run.save)
+    for event in ("registered", "connector:worker"):
+        events.append(event)
+        assert json.loads((tmp_path / "out.json").read_text())["events"] == list(events)
+    assert events == ["registered", "connector:worker"]
+
+
 SERVE = """
 import base64, json, sys, tempfile, torch
 from pathlib import Path

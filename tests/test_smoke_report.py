@@ -151,6 +151,10 @@ def _bad(role: str, stage: str, kind: str, text: str, **more: Any) -> Start:
         (start("reference", code=-6, result={"stage": "start", "stages": {}},
                output="INFO starting\nterminate called after throwing 'std::bad_alloc'\n"),
          "out-of-memory"),
+        (start("reference", code=-6, result={"stage": "start", "stages": {}},
+               output="LMCache INFO: started\nResource temporarily unavailable (src/thread.cpp)\n"),
+         "no-threads"),
+        (_bad("reference", "start", "RuntimeError", "can't start new thread"), "no-threads"),
         (start("reference", code=-9, result={"stage": "start", "stages": {}}), "killed"),
     ],
 )  # fmt: skip
@@ -159,6 +163,16 @@ def test_what_says_nothing_of_the_pair_is_the_environments(broken: Start, code: 
     assert error is not None
     assert (error.code, error.exit_code) == (code, ExitCode.ENVIRONMENT)
     assert error.hint
+
+
+@pytest.mark.parametrize("text", ["[Errno 30] Read-only file system", "[Errno 28] No space left"])
+def test_shared_memory_is_known_by_where_it_failed(text: str) -> None:
+    broken = _bad("reference", "start", "OSError", text)
+    broken.result["error"]["where"] = "__init__ (synchronize.py)"
+    error = unable(measured(reference=broken))
+    assert error is not None
+    assert (error.code, error.exit_code) == ("shared-memory", ExitCode.ENVIRONMENT)
+    assert error.message.endswith(f"OSError in __init__ (synchronize.py): {text}")
 
 
 def test_an_error_that_ends_in_a_list_is_told_with_what_comes_first_in_it() -> None:
