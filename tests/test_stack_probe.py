@@ -14,7 +14,13 @@ from typing import Any
 import pytest
 from kvpatch import stack_probe
 
-TORCH = "__version__ = '2.13.0+cpu'\nclass cuda:\n    is_available = staticmethod(lambda: False)\n"
+TORCH = """
+__version__ = '2.13.0+cpu'
+class cuda:
+    is_available = staticmethod(lambda: False)
+class version:
+    cuda = {cuda!r}
+"""
 SOURCE = """
 #include <Python.h>
 {missing}
@@ -23,7 +29,7 @@ PyMODINIT_FUNC PyInit_c_ops(void) {{ {call} return PyModule_Create(&about); }}
 """
 
 
-def _probe(folder: Path, what: str, torch: str = TORCH) -> dict[str, Any]:
+def _probe(folder: Path, what: str, torch: str = TORCH.format(cuda=None)) -> dict[str, Any]:
     """What the script says as it is run in a target: alone, with a stand-in for torch."""
     (folder / "torch.py").write_text(torch)
     done = subprocess.run(
@@ -72,7 +78,24 @@ def test_an_extension_that_fits_is_loaded_after_torch(tmp_path: Path) -> None:
     # It looks for torch, as one that is linked to torch's libraries does.
     _build(path, call='if (!PyDict_GetItemString(PyImport_GetModuleDict(), "torch")) return 0;')
     found = _probe(tmp_path, "extension")
-    assert found == {"there": True, "file": path.name, "torch": "2.13.0+cpu", "cuda": False}
+    # Whether this host has a GPU is no matter of the extension.
+    assert isinstance(found.pop("gpu"), bool)
+    assert found == {
+        "there": True,
+        "file": path.name,
+        "torch": "2.13.0+cpu",
+        "cuda": False,
+        "built_for_gpu": False,
+    }
+
+
+@pytest.mark.parametrize(("cuda", "built"), [("12.8", True), (None, False)])
+def test_what_torch_is_built_for_is_told_apart_from_what_it_finds(
+    tmp_path: Path, cuda: str | None, built: bool
+) -> None:
+    _extension(tmp_path).write_bytes(b"")
+    found = _probe(tmp_path, "extension", TORCH.format(cuda=cuda))
+    assert (found["built_for_gpu"], found["cuda"]) == (built, False)
 
 
 def test_an_extension_of_another_torch_does_not_load_and_says_why(tmp_path: Path) -> None:
@@ -95,8 +118,8 @@ def test_a_torch_that_does_not_load_is_told_apart_from_the_extension(tmp_path: P
     _extension(tmp_path).write_bytes(b"")
     torch = "raise OSError('libcudart.so.12: cannot open\\nmore')\n"
     found = _probe(tmp_path, "extension", torch)
-    assert found["problem"] == "torch: libcudart.so.12: cannot open"
-    assert "cuda" not in found
+    assert found["torch_problem"] == "libcudart.so.12: cannot open"
+    assert not {"cuda", "problem"} & set(found)
 
 
 def test_libcufile_of_a_wheel_is_found_and_what_the_loader_lacks_is_said(tmp_path: Path) -> None:
