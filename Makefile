@@ -27,13 +27,14 @@ lint: install
 	$(BIN)/mypy -p kvpatch
 
 test: install
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 -m 'not stack'
 
 test-all: install
 	$(BIN)/python .ci/test_all.py
 
 try: install
 	$(BIN)/kvpatch try
+	$(BIN)/pytest -m stack
 
 smoke-old: install
 	$(BIN)/python .ci/smoke_old.py

@@ -69,7 +69,7 @@ def run(version: str, python: Path) -> bool:
             "-n",
             "2",
             "-m",
-            "not releases and not installers and not tensors",
+            "not releases and not installers and not tensors and not stack",
         ],
     ]
     environ = {**os.environ, "KVPATCH_TESTS_WITHOUT_TORCH": "1"}

@@ -169,7 +169,7 @@ def compat_data(before: Verdict, planned: Plan, then: Verdict) -> dict[str, Any]
         "ok": then.green,
         "settings": then.settings,
         "findings": [
-            finding_data(f, curing(f.letter, planned))
+            finding_data(f, () if f in then.findings else curing(f.letter, planned))
             for f in dict.fromkeys((*before.findings, *then.findings))
         ],
     }

@@ -39,7 +39,9 @@ def run(group: click.Group, given: list[str], disk: Any = None) -> ExitCode:
         failure = KvpatchError(
             "interrupted",
             "interrupted",
-            "run `kvpatch status`; the next apply or revert cleans up what was half done",
+            "run `kvpatch status`; the next apply or revert cleans up what was half done"
+            if {"apply", "revert"} & set(given)
+            else "run it again; it changed no installed file",
             ExitCode.ENVIRONMENT,
         )
     except OSError as error:

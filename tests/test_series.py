@@ -209,10 +209,10 @@ def test_a_patch_is_found_whatever_the_case_of_its_id() -> None:
 
 def test_an_unknown_id_is_a_usage_error_that_names_the_nearest() -> None:
     with pytest.raises(KvpatchError) as caught:
-        SERIES.get("KV0O1")
+        SERIES.get("KVO05")
     assert caught.value.code == "unknown-patch"
     assert caught.value.exit_code is ExitCode.USAGE
-    assert "KV001" in caught.value.hint
+    assert "KV005" in caught.value.hint
 
 
 EARLY = {"vllm": Version("0.10.0")}

@@ -253,14 +253,17 @@ print(json.dumps([float(off), bool((layer.self_attn(x) == plain).all()), len(jit
 """
 
 
+@pytest.mark.stack
 def test_an_answer_holds_the_whole_distribution_in_the_order_of_the_tokens() -> None:
     assert run_in_target(SERVE)[:5] == [[5, 6], 0, [-0.5, -1.0, -2.0], True, False]
 
 
+@pytest.mark.stack
 def test_what_is_known_of_a_stored_prompt_is_asked_once_gds_has_written_it() -> None:
     assert run_in_target(SERVE)[5:] == [2, ["/gds"]]
 
 
+@pytest.mark.stack
 def test_rounding_is_put_into_every_part_and_taken_out_again() -> None:
     most, as_before, hooks = run_in_target(JITTER)
     assert 1 <= most <= 4

@@ -41,16 +41,19 @@ print(json.dumps(off))
 """
 
 
+@pytest.mark.stack
 def test_what_asks_for_a_cuda_device_gets_the_cpu() -> None:
     assert run_in_target(DEVICES) == [*["cpu"] * 6, "meta", 8, 1, 0]
 
 
+@pytest.mark.stack
 def test_keys_come_to_where_they_would_have_been_computed() -> None:
     neox, neox_before, pairs, pairs_before = run_in_target(ROTATE)
     assert max(neox, pairs) < 1e-5
     assert min(neox_before, pairs_before) > 0.1
 
 
+@pytest.mark.stack
 @pytest.mark.parametrize("name", ["wait_stream", "record", "synchronize"])
 def test_a_stream_that_does_nothing_answers_to_everything(name: str) -> None:
     code = f"import json\nfrom smoke_cuda import Idle\nprint(json.dumps(Idle().{name}(1)))"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from odd_kernel import HEAD
 from targets import run_in_target
 
@@ -59,10 +60,12 @@ print(json.dumps([module.validate_reverse_correctness(rope, 1), rope.cos_sin_cac
 """
 
 
+@pytest.mark.stack
 def test_before_device_ops_the_kernels_of_each_module_are_stood_in_for() -> None:
     assert run_in_target(OLDER) == [True, True, True, "cpu", 1]
 
 
+@pytest.mark.stack
 def test_the_trial_of_a_rope_leaves_vllms_table_as_it_was() -> None:
     assert run_in_target(ROUNDED) == [[1], "table"]
 
@@ -111,6 +114,7 @@ print(json.dumps(found))
 )
 
 
+@pytest.mark.stack
 def test_what_kvpatch_moves_packed_layers_with_is_run_on_copies_in_a_gpus_layout() -> None:
     *right, seen, stood_in = run_in_target(PACKED)
     assert right == [True, True, True]
@@ -160,6 +164,7 @@ print(json.dumps([
 """
 
 
+@pytest.mark.stack
 def test_a_manager_that_asks_the_platform_itself_is_told_cuda_and_no_other_is() -> None:
     late, device, connector, same, named, asked = run_in_target(MANAGER)
     assert asked == [None, True, None, "cpu"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from odd_kernel import HEAD
 from targets import run_in_target
 
@@ -64,19 +65,23 @@ except HarnessError as error:
 )
 
 
+@pytest.mark.stack
 def test_what_a_kernel_packs_its_own_way_is_read_and_written_by_what_was_probed() -> None:
     found = run_in_target(ROUND)
     assert found == [True] * 10
 
 
+@pytest.mark.stack
 def test_a_kernel_that_loses_something_is_not_carried() -> None:
     assert run_in_target(LOSSY) == ["kv-layout", "kv-layout"]
 
 
+@pytest.mark.stack
 def test_a_cache_that_vllm_never_wrote_to_is_not_guessed_at() -> None:
     assert "never wrote" in run_in_target(UNKNOWN)
 
 
+@pytest.mark.stack
 def test_a_vllm_whose_writer_is_unknown_is_not_carried() -> None:
     step, why = run_in_target(NOTHING)
     assert step == "kv-layout"

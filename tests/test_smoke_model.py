@@ -24,6 +24,7 @@ with tempfile.TemporaryDirectory() as name:
 """
 
 
+@pytest.mark.stack
 @pytest.mark.parametrize(
     ("arch", "rope", "tokenizer"),
     [("llama", "default", "bos"), ("qwen2", "yarn", "no-bos"), ("qwen3", "llama3", "bos")],

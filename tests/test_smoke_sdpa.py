@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from targets import run_in_target
 
 # Against attention written out; rows 1 and 3 of 5 are picked, with 4 heads over 2 KV heads.
@@ -32,5 +33,6 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.stack
 def test_all_rows_and_picked_rows_see_the_keys_up_to_their_own_places() -> None:
     assert max(run_in_target(CODE)) < 1e-5

@@ -247,6 +247,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.stack
 def test_keys_are_compared_without_separators_which_are_filled_in_where_asked() -> None:
     # Half a unit off, of a largest key of four: those of separators don't count.
     assert run_in_target(KEYS) == [0.125, [0.0, 0.0], 0.125, [7.0, 8.0]]

@@ -29,7 +29,7 @@ def told(profile: str, lmcache: str, vllm: str | None) -> str:
         ("gds-blend", "0.3.5", "0.11.0", "take LMCache 0.5.4, or the profile blend"),
         ("gds-blend", "0.5.7rc2", "0.32.0", "take LMCache 0.5.6, or the profile cpu-offload"),
         ("blend", "0.4.5", "0.32.0", "take LMCache 0.4.7, or the profile cpu-offload"),
-        ("blend", "0.3.12", "0.24.0", "take LMCache 0.4.5, or the profile native-offload"),
+        ("blend", "0.3.12", "0.24.0", "take LMCache 0.3.14, or the profile native-offload"),
     ],
 )
 def test_the_nearest_release_and_profile_are_named(
