@@ -103,7 +103,7 @@ PATCH = Patch(
     post_condition=sends_list,
     faithful=released_but_for_lookup,
     cures=("C",),
-    proved="run on a CPU: vLLM 0.11.0 with LMCache 0.3.10",
+    proved="run on a CPU: vLLM 0.11.0 with LMCache 0.3.10, vLLM 0.32.0 with LMCache 0.3.13",
 )
 
 
