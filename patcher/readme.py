@@ -15,10 +15,10 @@ LETTERS_BEGIN = "<!-- letter table: made by `make generate` from the patches' me
 LETTERS_END = "<!-- end of the letter table -->"
 UNPATCHED = {
     "X": "no patch: refused, with the nearest pair that works",
-    "C": "no patch: refused, with the nearest pair that works",
+    "C": "otherwise refused, with the nearest pair that works",
     "V": "no patch: launch settings, which `status` and the profiles give",
 }
-"""What becomes of the letters that no patch cures."""
+"""What becomes of a letter that no patch cures, or of what patches leave of it."""
 
 
 def with_tables(readme: str, series: Series) -> str:
@@ -59,7 +59,8 @@ def letter_table(series: Series) -> str:
         cures = [m.patch for m in series.members if letter in m.patch.cures]
         if not cures and letter not in UNPATCHED:
             raise ValueError(f"nothing says what becomes of {letter}")
-        by = "<br>".join(map(_range, cures)) or UNPATCHED[letter]
+        rest = [UNPATCHED[letter]] if letter in UNPATCHED else []
+        by = "<br>".join([*map(_range, cures), *rest])
         proofs = "<br>".join(f"{patch.id}: {patch.proved}" for patch in cures)
         rows.append(f"| {letter} | {meaning} | {by} | {proofs} |")
     return "\n".join(rows) + "\n"

@@ -41,7 +41,8 @@ def test_every_letter_has_a_row_with_its_patches_or_why_there_is_none() -> None:
     assert [row.split(" | ")[0].removeprefix("| ") for row in rows] == list(MEANINGS)
     for letter, row in zip(MEANINGS, rows, strict=True):
         cures = [member.patch for member in members if letter in member.patch.cures]
-        assert cures or UNPATCHED[letter] in row
+        assert UNPATCHED.get(letter, "") in row
+        assert cures or UNPATCHED[letter]
         for patch in cures:
             assert f"{patch.id}: {patch.distribution} `{patch.versions}`" in row
             assert f"{patch.id}: {patch.proved}" in row
@@ -49,7 +50,7 @@ def test_every_letter_has_a_row_with_its_patches_or_why_there_is_none() -> None:
 
 def test_a_letter_that_a_patch_cures_is_not_called_uncured() -> None:
     cured = {letter for m in series.discover().members for letter in m.patch.cures}
-    assert not cured & UNPATCHED.keys()
+    assert not any(UNPATCHED[letter].startswith("no patch") for letter in cured & UNPATCHED.keys())
 
 
 def test_a_letter_that_nothing_is_said_of_is_an_error() -> None:
