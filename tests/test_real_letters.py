@@ -30,7 +30,7 @@ PAIRS = {
     # allocate_and_copy_objects returns keys[:len(allocated_objects)].
     ("0.11.0", "0.3.9.post2"): ("H S", "S"),
     # get_num_new_matched_tokens gives Request.all_token_ids to lookup, which encodes it by msgspec.
-    ("0.11.0", "0.3.10"): ("H C S", "C S"),
+    ("0.11.0", "0.3.10"): ("H C S", "S"),
     # LlamaForCausalLM has embed_input_ids; line 72 of base.py calls get_input_embeddings.
     ("0.11.1", "0.3.9.post2"): ("H E S", "S"),
     # get_rope's rotary_dim has no default and is not given; vllm/attention/__init__.py is empty.
@@ -44,10 +44,10 @@ PAIRS = {
     # That fallback is there; DEFAULT_V2_MODEL_RUNNER_ARCHITECTURES holds Qwen3ForCausalLM.
     ("0.22.0", "0.5.6"): ("H V", "V"),
     # From 0.4.1 on it hands them to transport.send_and_recv_all; 0.4.5 makes them a list before.
-    ("0.20.0", "0.4.4"): ("H A C E S", "C"),
+    ("0.20.0", "0.4.4"): ("H A C E S", ""),
     ("0.20.0", "0.4.5"): ("H A S", ""),
     # The cache is (num_blocks, 2, ...); VLLMPagedMemGPUConnectorV2 asks for no shape.
-    ("0.23.0", "0.3.12"): ("H A R C E S V", "C S V"),
+    ("0.23.0", "0.3.12"): ("H A R C E S V", "S V"),
     # The cache is (num_blocks, num_kv_heads, block_size, 2 * head_size), which KV006 moves from
     # 0.4.7 on; keys[:len(allocated_objects)] is mended by KV009.
     ("0.26.0", "0.4.6"): ("H A K S V", "K V"),
