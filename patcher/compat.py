@@ -175,19 +175,27 @@ def compat_data(before: Verdict, planned: Plan, then: Verdict) -> dict[str, Any]
     }
 
 
-def compat_text(data: Mapping[str, Any] | None) -> list[str]:
-    """The letters in a few lines: as it is, after apply, and what stays."""
+def compat_text(data: Mapping[str, Any] | None, *, cured: bool = False) -> list[str]:
+    """The letters in a few lines: as it is, after apply, and what stays.
+
+    Args:
+        data: as :func:`compat_data` gives it.
+        cured: explain the letters too that the patches take away.
+    """
     if data is None:
         return ["letters     can't be read: the sources of vLLM or LMCache are not all there"]
     before, later = data["before"], data["after"]
     now, then = (" ".join(letters) or "none" for letters in (before, later))
     lines = [f"letters     {now} as it stands, {then} with the patches"]
-    for letter in later:
-        finding = next(f for f in data["findings"] if f["letter"] == letter)
+    for letter in dict.fromkeys((*before, *later)) if cured else later:
+        findings = [f for f in data["findings"] if f["letter"] == letter]
+        finding = next((f for f in findings if not f["cures"]), findings[0])
         told = (
             f"{letter}: {MEANINGS[letter]} ({finding['when']}): {finding['sentence']}; "
             f"{finding['path']}:{finding['line']}"
         )
+        if letter not in later and finding["cures"]:
+            told += f"; cured by {' and '.join(finding['cures'])}"
         lines += textwrap.wrap(
             told, 100, initial_indent=" " * 12, subsequent_indent=" " * 15, break_long_words=False
         )

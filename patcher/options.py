@@ -68,7 +68,7 @@ choice = together(
         multiple=True,
         metavar="ID",
         shell_complete=patch_ids,
-        help="Only this patch and what it needs.",
+        help="Only this patch, what it needs, and the registration of the model.",
     ),
     click.option(
         "--skip",

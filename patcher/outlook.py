@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from packaging.version import Version
+
 from .codebase import Facts
 from .compat import MEANINGS, Verdict, after, check_tree, compat_data, compat_text
 from .fsops import Disk
@@ -13,7 +15,7 @@ from .host import View, Where, open_host
 from .letters import Finding
 from .outcome import KvpatchError, Report
 from .pairs import load
-from .series import discover
+from .series import discover, select
 from .tree import PACKAGES
 
 
@@ -30,17 +32,28 @@ class Outlook:
         """``data.compat``; None where the sources are not all there."""
         return compat_data(self.before, self.seen.plan, self.after)
 
-    @property
-    def lines(self) -> list[str]:
-        """The letters as text, how they were come by, and what to take where they stay."""
-        told = compat_text(self.data)
+    def lines(self, *, cured: bool = False) -> list[str]:
+        """The letters as text, how they were come by, and what to take where they stay.
+
+        Args:
+            cured: explain the letters too that the plan takes away.
+        """
+        told = compat_text(self.data, cured=cured)
         versions = self.seen.host.versions
         if set(versions) >= set(PACKAGES):
             pair = versions["vllm"], versions["lmcache"]
             told.append(f"catalogue   {load().standing(*pair)}")
             if self.after.complete and not self.after.green:
-                told.append(f"instead     {load().advice(*pair)}")
+                told.append(f"instead     {self._instead(*pair)}")
         return told
+
+    def _instead(self, vllm: Version, lmcache: Version) -> str:
+        known = load().of(vllm, lmcache)
+        every = select(discover(), self.seen.host.versions).series.members
+        narrowed = len(every) > len(self.seen.selection.series.members)
+        if known is not None and known.ok and narrowed:
+            return "leave out --only and --skip: with all patches this pair blends"
+        return load().advice(vllm, lmcache)
 
     def refuse(self) -> None:
         """See that the patches are worth applying.
@@ -85,7 +98,7 @@ def findings_on(where: Where, disk: Disk) -> tuple[Finding, ...]:
 def compat_report(seen: View, heading: str) -> Report:
     """What ``kvpatch compat`` says of a host."""
     found = outlook(seen)
-    lines = [heading, "", *found.lines]
+    lines = [heading, "", *found.lines(cured=True)]
     if found.before.complete:
         lines.append(f"blends      {_answer(found)}")
     return Report("compat", "\n".join(lines), {"compat": found.data})

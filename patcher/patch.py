@@ -65,6 +65,9 @@ TakeOut = Callable[[ast.Module], Rest]
 """Takes out of a module, whoever wrote it, what does a patch's work."""
 
 
+GOAL = "H"
+"""The letter of the missing registration: without its cure no pair blends."""
+
 STATIC = "static only"
 """The proof of a patch that was planned and judged on every release, and not run."""
 

@@ -13,14 +13,12 @@ from .fold import Options as Options
 from .fold import TargetPlan as TargetPlan
 from .fold import plan_file
 from .outcome import Outcome, worst
+from .patch import GOAL as GOAL
 from .patch import Refusal, Target
 from .tree import PACKAGES, Package, Tree
 
 if TYPE_CHECKING:
     from .series import Member, Series
-
-GOAL = "H"
-"""The letter of the missing registration: without its cure no pair blends."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from .digest import sha256
 from .outcome import ExitCode, KvpatchError
-from .patch import Example, Patch
+from .patch import GOAL, Example, Patch
 
 _SHARED = ("rewrite", "guard", "registration", "edits", "anchors", "matching", "blending")
 """The modules that say, beside its own, what a patch does."""
@@ -123,7 +123,8 @@ def select(
 ) -> Selection:
     """Choose patches for the installed releases; what a chosen patch needs comes along.
 
-    Where none is named, they are those of the distributions that are installed.
+    Where none is named, they are those of the distributions that are installed. Whichever are
+    named, the registration of the model comes along, without which none of them does anything.
 
     Raises:
         KvpatchError: ``unknown-patch``; ``skip-needed`` where a chosen patch needs a skipped one.
@@ -132,7 +133,7 @@ def select(
     chosen = [series.get(patch_id).id for patch_id in only]
     there = [m for m in series.members if m.patch.distribution in versions] or series.members
     named = set(chosen) or {member.id for member in there} - skipped
-    wanted = set(named)
+    wanted = named | (_registering(series, versions) - skipped if chosen else set())
     pending = sorted(wanted)
     while pending:
         patch_id = pending.pop()
@@ -156,6 +157,17 @@ def select(
         )
     members = tuple(member for member in series.members if member.id in wanted)
     return Selection(Series(members), tuple(sorted(wanted - named)))
+
+
+def _registering(series: Series, versions: Mapping[str, Version]) -> set[str]:
+    """The patches that register the model on these releases."""
+    return {
+        member.id
+        for member in series.members
+        if GOAL in member.patch.cures
+        and (version := versions.get(member.patch.distribution)) is not None
+        and member.patch.in_range(version)
+    }
 
 
 def _needs(member: Member, versions: Mapping[str, Version]) -> Iterable[str]:

@@ -57,7 +57,9 @@ def measured_data(measured: Measured, seconds: float) -> dict[str, Any]:
     engine = dict(measured.blend.result.get("engine", measured.reference.result.get("engine", {})))
     return {
         "engine": engine,
-        "stand_ins": list(measured.blend.result.get("stand_ins", ())),
+        "stand_ins": list(
+            dict.fromkeys(name for start in starts for name in start.result.get("stand_ins", ()))
+        ),
         "gaps": [gap.data() for gap in measured.gaps()] if measured.blended(sweep=True) else [],
         "ratio": measured.ratio,
         "seconds_to_first_token": seconds_to_first_token(measured),
@@ -156,6 +158,10 @@ def smoke_text(data: Mapping[str, Any], checks: Sequence[Check]) -> str:
         "",
         f"{data['starts']} engine starts{again} in {data['wall_s']:g} s, {plain} ({limit})",
     ]
+    if (data["wall_in_plain_starts"] or 0) > data["wall_limit_in_plain_starts"]:
+        lines.append(
+            "(over the budget: this host is busy, or has one core; nothing is judged by it)"
+        )
     first = data["seconds_to_first_token"]
     if first["blended"] is not None:
         lines.append(

@@ -156,20 +156,38 @@ def _not_written(path: Path, why: str) -> KvpatchError:
     )
 
 
+_FEW_PAIRS = 20
+
+
+def _pair_lines(pairs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Each pair with its letters, as released and after apply."""
+    lines = [f"{'vLLM':14}{'LMCache':14}{'as released':18}{'after apply':18}"]
+    for pair in pairs:
+        before, later = (" ".join(pair[when]) or "none" for when in ("before", "after"))
+        if pair["ok"]:
+            answer = "blends with launch settings" if pair["settings"] else "blends"
+        else:
+            answer = "does not blend"
+        lines.append(f"{pair['vllm']:14}{pair['lmcache']:14}{before:18}{later:18}{answer}")
+    return lines
+
+
 def text(matrix: Matrix) -> str:
     """The summary in lines."""
     told = matrix.data["summary"]
     rows = {name: [r for r in matrix.rows if r.package == name] for name in PACKAGES}
-    counts = f"{len(rows['vllm'])} releases of vLLM, {len(rows['lmcache'])} of LMCache"
+    counts = f"{len(rows['vllm'])} of vLLM, {len(rows['lmcache'])} of LMCache"
     read = f"{told['requests']} requests, {told['bytes'] / 1e6:.1f} MB"
     settings = f"{told['green_after_with_settings']} of them with launch settings"
     lines = [
-        f"{counts}, {told['pairs']} pairs, in {told['seconds']} s ({read})",
+        f"releases: {counts}; pairs: {told['pairs']}; in {told['seconds']} s ({read})",
         "",
         f"blend as released            {told['green_as_released']:5}",
         f"by registration alone        {told['green_by_registration_alone']:5}",
         f"after `kvpatch apply`        {told['green_after']:5}, {settings}",
     ]
+    if len(matrix.pairs) <= _FEW_PAIRS:
+        lines += ["", *_pair_lines(matrix.pairs)]
     without = told["vllm_without_a_green_pair"]
     if without:
         lines.append(f"vLLM that no LMCache blends with after apply: {', '.join(without)}")

@@ -70,7 +70,7 @@ def apply(
     found = done.outlook
     compat = {"compat": found.data if found else None}
     lines = [environment_line(done.view), "", patches_text(done.view.plan), ""]
-    lines += [*found.lines, ""] if found else []
+    lines += [*found.lines(), ""] if found else []
     if done.refusal is not None:
         data = {**plan_data(done.view), **compat, "written": False, "dry_run": dry_run}
         text = "\n".join(lines).rstrip("\n")

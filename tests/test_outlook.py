@@ -51,8 +51,17 @@ def test_what_stays_is_named_with_file_and_line(tmp_path: Path) -> None:
 
 
 def test_a_skipped_patch_leaves_its_letter(tmp_path: Path) -> None:
-    data = on(host(tmp_path), "compat", "--skip", "KV001").data["compat"]
-    assert data["after"] == ["H"]
+    site = host(tmp_path)
+    assert on(site, "compat", "--skip", "KV001").data["compat"]["after"] == ["H"]
+    text = kvpatch("compat", "--skip", "KV001", "--site", site.path).out
+    assert "instead     leave out --only and --skip" in text
+
+
+def test_compat_explains_the_letters_that_apply_takes_away(tmp_path: Path) -> None:
+    site = host(tmp_path)
+    told = " ".join(kvpatch("compat", "--site", site.path).out.split())
+    assert "H: nothing registers the model with LMCache (" in told
+    assert "; cured by KV001" in told
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,18 @@ def test_all_patches_are_chosen_where_none_is_named() -> None:
 def test_patches_of_a_distribution_that_is_not_installed_are_not_chosen() -> None:
     assert _ids(select(SERIES, EARLY).series) == ["KV001", "KV002"]
     assert _ids(select(SERIES, {}).series) == _ids(SERIES)
-    assert _ids(select(SERIES, EARLY, only=["KV003"]).series) == ["KV003"]
+    assert _ids(select(SERIES, {}, only=["KV003"]).series) == ["KV003"]
+
+
+def test_the_registration_comes_along_with_whatever_is_named() -> None:
+    both = {**LATE, "lmcache": Version("0.5.6")}
+    chosen = select(SERIES, both, only=["KV010"])
+    assert _ids(chosen.series) == ["KV001", "KV010"]
+    assert chosen.taken_along == ("KV001",)
+    early = {**EARLY, "lmcache": Version("0.3.9")}
+    assert _ids(select(SERIES, early, only=["KV010"]).series) == ["KV001", "KV002", "KV010"]
+    skipping = select(SERIES, both, only=["KV010"], skip=["KV001"])
+    assert _ids(skipping.series) == ["KV010"]
 
 
 @pytest.mark.parametrize(("only", "along"), [("KV001", "KV002"), ("KV002", "KV001")])

@@ -45,7 +45,7 @@ def matrix(rows: tuple[Row, ...] = ROWS, pairs: tuple[Any, ...] = PAIRS) -> Matr
 
 def test_text_has_the_counts_and_what_is_red() -> None:
     told = text(matrix())
-    assert "2 releases of vLLM, 1 of LMCache, 2 pairs, in 1.5 s (3 requests, 2.0 MB)" in told
+    assert "releases: 2 of vLLM, 1 of LMCache; pairs: 2; in 1.5 s (3 requests, 2.0 MB)" in told
     assert "after `kvpatch apply`            1, 1 of them with launch settings" in told
     assert "no LMCache blends with after apply: 0.9.0" in told
     rows = (Row("vllm", "0.34.0", "d.whl", MISSING), *ROWS)

@@ -56,7 +56,7 @@ def test_every_pair_has_its_letters_before_and_after(index: SmallIndex) -> None:
 
 def test_progress_is_on_stderr_and_the_counts_are_in_the_text(index: SmallIndex) -> None:
     ran = kvpatch("validate")
-    assert "2 releases of vLLM, 1 of LMCache, 2 pairs" in ran.out
+    assert "releases: 2 of vLLM, 1 of LMCache; pairs: 2;" in ran.out
     assert "vLLM that no LMCache blends with after apply: 0.12.0" in ran.out
     assert "checking LMCache 0.5.6 against 2 vLLM (1/1)" in ran.err
 

@@ -261,9 +261,9 @@ def test_skipping_the_only_cure_is_refused_where_it_is_in_range(site: FakeSite) 
 
 def test_an_id_that_does_not_exist_names_the_nearest(site: FakeSite) -> None:
     for option in ("--only", "--skip"):
-        ran = on(site, "status", option, "KV01")
+        ran = on(site, "status", option, "KVO05")
         assert (ran.code, ran.error["code"]) == (2, "unknown-patch")
-        assert "KV001" in ran.error["hint"]
+        assert "KV005" in ran.error["hint"]
 
 
 # Text
