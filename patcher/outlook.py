@@ -15,7 +15,6 @@ from .host import View, Where, open_host
 from .letters import Finding
 from .outcome import KvpatchError, Report
 from .pairs import load
-from .series import discover, select
 from .tree import PACKAGES
 
 
@@ -49,9 +48,7 @@ class Outlook:
 
     def _instead(self, vllm: Version, lmcache: Version) -> str:
         known = load().of(vllm, lmcache)
-        every = select(discover(), self.seen.host.versions).series.members
-        narrowed = len(every) > len(self.seen.selection.series.members)
-        if known is not None and known.ok and narrowed:
+        if known is not None and known.ok and self.seen.selection.left_out:
             return "leave out --only and --skip: with all patches this pair blends"
         return load().advice(vllm, lmcache)
 

@@ -75,10 +75,11 @@ class Series:
 
 @dataclass(frozen=True)
 class Selection:
-    """The patches a command is about, and those that came along because another needs them."""
+    """The patches a command is about, those that came along, and those that were left out."""
 
     series: Series
     taken_along: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 def discover() -> Series:
@@ -156,7 +157,8 @@ def select(
             ExitCode.USAGE,
         )
     members = tuple(member for member in series.members if member.id in wanted)
-    return Selection(Series(members), tuple(sorted(wanted - named)))
+    left_out = tuple(member.id for member in there if member.id not in wanted)
+    return Selection(Series(members), tuple(sorted(wanted - named)), left_out)
 
 
 def _registering(series: Series, versions: Mapping[str, Version]) -> set[str]:

@@ -241,6 +241,8 @@ def test_the_registration_comes_along_with_whatever_is_named() -> None:
     chosen = select(SERIES, both, only=["KV010"])
     assert _ids(chosen.series) == ["KV001", "KV010"]
     assert chosen.taken_along == ("KV001",)
+    assert {"KV002", "KV003"} <= set(chosen.left_out)
+    assert select(SERIES, both).left_out == ()
     early = {**EARLY, "lmcache": Version("0.3.9")}
     assert _ids(select(SERIES, early, only=["KV010"]).series) == ["KV001", "KV002", "KV010"]
     skipping = select(SERIES, both, only=["KV010"], skip=["KV001"])
