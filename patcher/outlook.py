@@ -15,6 +15,7 @@ from .host import View, Where, open_host
 from .letters import Finding
 from .outcome import KvpatchError, Report
 from .pairs import load
+from .series import discover
 from .tree import PACKAGES
 
 
