@@ -19,6 +19,7 @@ CLIENT = "lmcache/v1/lookup_client/lmcache_lookup_client.py"
 _LOOKUP = "LMCacheLookupClient.lookup"
 _ENCODED = "tokens_buf = self.encoder.encode(token_ids)"
 _SENT = "msg_buf = [token_ids, lookup_id, request_configs_str]"
+_HASHED = "self.token_database.process_tokens(token_ids, make_key=False)"
 _LISTED = """
 # kvpatch KV011: vLLM hands over its ConstantList, which the encoder refuses.
 token_ids = list(token_ids)
@@ -45,31 +46,56 @@ def _send_list(statement: str) -> Transform:
 
 
 def sends_list(module: ast.Module, _version: Version) -> Judgement:
-    """Judge whether the tokens that go to the worker are a list, whatever vLLM gave."""
+    """Judge whether the tokens that go to the worker are a list, whatever vLLM gave.
+
+    Only the list made right before the one statement that hands the tokens over is believed: a
+    list made elsewhere need not be what is sent.
+    """
     lookup = function(module, _LOOKUP)
     if lookup is None:
         return Judgement(False, "no lookup client is defined here")
     suites = [
         suite
         for node in ast.walk(lookup)
-        for suite in (getattr(node, "body", None), getattr(node, "orelse", None))
+        for _, suite in ast.iter_fields(node)
         if isinstance(suite, list)
     ]
-    if any(_sends_raw(suite) for suite in suites):
+    sent = [(suite, at) for suite in suites for at, node in enumerate(suite) if _hands_over(node)]
+    if len(sent) != 1:
+        return Judgement(False, "how tokens are sent is not as in any release")
+    suite, at = sent[0]
+    if not at or find(suite[at - 1], "token_ids = list(token_ids)") != [suite[at - 1]]:
         return Judgement(False, "tokens are sent as vLLM's ConstantList, which msgpack refuses")
-    if find(lookup, "list(token_ids)"):
-        return Judgement(True, "tokens are sent as a list")
-    return Judgement(False, "nothing makes a list of the tokens")
+    # Beside the two statements: the parameter is read for the hashes, and nothing is rebound.
+    known = [*ast.walk(suite[at]), *ast.walk(suite[at - 1])]
+    known += [node for call in find(lookup, _HASHED) for node in ast.walk(call)]
+    strange = [
+        node
+        for node in ast.walk(module)
+        if (isinstance(node, ast.Name) and node.id == "list" and not _loads(node))
+        or (isinstance(node, ast.alias) and "list" in (node.name, node.asname))
+    ]
+    strange += [
+        node
+        for node in ast.walk(lookup)
+        if isinstance(node, ast.Name) and node.id == "token_ids" and node not in known
+    ]
+    strange += [
+        node
+        for node in ast.walk(lookup)
+        if isinstance(node, ast.Subscript) and not _loads(node) and find(node.value, "msg_buf")
+    ]
+    if strange:
+        return Judgement(False, "what is done with the tokens beside is not as in any release")
+    return Judgement(True, "tokens are sent as a list")
 
 
-def _sends_raw(suite: list[ast.stmt]) -> bool:
-    """Whether a suite hands the tokens over without having made a list of them."""
-    for node in suite:
-        if find(node, "token_ids = list(token_ids)") == [node]:
-            return False
-        if any(find(node, raw) == [node] for raw in (_ENCODED, _SENT)):
-            return True
-    return False
+def _hands_over(node: ast.AST) -> bool:
+    return any(find(node, raw) == [node] for raw in (_ENCODED, _SENT))
+
+
+def _loads(node: ast.Name | ast.Subscript) -> bool:
+    return isinstance(node.ctx, ast.Load)
 
 
 def released_but_for_lookup(stock: ast.Module, patched: ast.Module) -> Judgement:
@@ -143,7 +169,7 @@ EXAMPLES = (
         ExampleKind.ABSORBED,
         "sees the same done by hand",
         "0.4.4",
-        _client("plain = list(token_ids)\nmsg_buf = [plain, lookup_id, request_configs_str]"),
+        _client("token_ids = list(token_ids)\n" + _SENT),
     ),
     Example(
         ExampleKind.REFUSED,

@@ -12,7 +12,7 @@ from commands import differing, on
 from fake_site import install, make_site
 from kvpatch.blending import released_elsewhere
 from kvpatch.outcome import Outcome
-from kvpatch.patches.kv011_send_tokens import released_but_for_lookup
+from kvpatch.patches.kv011_send_tokens import CLIENT, released_but_for_lookup
 from kvpatch.plan import Options, plan
 from kvpatch.tree import Package, Provenance
 from lmcache_files import (
@@ -162,3 +162,36 @@ def test_apply_and_revert_give_every_byte_back(release: str, tmp_path: Path) -> 
     assert changed == {file.path for file in planned_release(release).changes}
     assert on(site, "revert").code == 0
     assert differing(site.path) == []
+
+
+_SENDS = {
+    "0.3.15": "tokens_buf = self.encoder.encode(token_ids)",
+    "0.4.4": "msg_buf = [token_ids, lookup_id, request_configs_str]",
+}
+
+
+@pytest.mark.parametrize("release", list(_SENDS))
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "seen = list(token_ids); ids = token_ids; {renamed}",
+        "log('%s', list(token_ids)); {sent}",
+        "raw = token_ids; token_ids = list(token_ids); token_ids = raw; {sent}",
+        "list = tuple; token_ids = list(token_ids); {sent}",
+        "token_ids = list(token_ids); {sent}; msg_buf[0] = token_ids",
+        "token_ids = iter(token_ids); {sent}",
+        "{sent}",
+    ],
+)
+def test_edits_of_the_lookup_that_may_send_something_else_are_not_believed(
+    release: str, edit: str
+) -> None:
+    sent = _SENDS[release]
+    text = ast.unparse(ast.parse(stock_files(release)[CLIENT]))
+    assert text.count(sent) == 1
+    renamed = sent.replace("token_ids", "ids", 1)
+    edited = text.replace(sent, edit.format(sent=sent, renamed=renamed))
+    ast.parse(edited)
+    assert not _judged("KV011", Version(release), edited.encode())
+    right = text.replace(sent, f"token_ids = list(token_ids); {sent}")
+    assert _judged("KV011", Version(release), right.encode())
