@@ -26,6 +26,10 @@ def run(group: click.Group, given: list[str], disk: Any = None) -> ExitCode:
     try:
         code = group.main(given, prog_name="kvpatch", standalone_mode=False, obj=disk)
         return ExitCode(code or 0)
+    except SystemExit:
+        # What click makes of a reader of its help that has left.
+        _silence(sys.stdout)
+        return ExitCode.DONE
     except click.exceptions.Exit as exit_:
         return ExitCode(exit_.exit_code)
     except click.ClickException as error:

@@ -27,10 +27,13 @@ _HARMLESS = frozenset(
     }
 )
 # Lines of code in .pth files that hook the import of distutils and of nothing else.
-_KNOWN_LINES = (
-    "import os; var = 'SETUPTOOLS_USE_DISTUTILS'; ",
-    "import _virtualenv",
+_SETUPTOOLS = re.compile(
+    r"import os; var = 'SETUPTOOLS_USE_DISTUTILS'; "
+    r"enabled = os\.environ\.get\(var, '(local|stdlib)'\) == 'local'; "
+    r"enabled and __import__\('_distutils_hack'\)\.add_shim\(\);\s*"
 )
+_VIRTUALENV = re.compile(r"import _virtualenv\s*")
+_CUSTOMIZE = ("sitecustomize", "usercustomize")
 _BINARY = re.compile(r"python(3)\.(\d+)")
 
 
@@ -95,6 +98,8 @@ def _of_folder(site: Path) -> Deduced | None:
 def _of_environment(python: Path, environ: Mapping[str, str]) -> Deduced | None:
     if any(name.startswith("PYTHON") and name not in _HARMLESS for name in environ):
         return None
+    if ".." in python.parts:
+        return None
     binary = (python / "bin" / "python" if python.is_dir() else python).absolute()
     prefix = binary.parent.parent
     version = _version(binary, prefix)
@@ -122,11 +127,20 @@ def _version(binary: Path, prefix: Path) -> tuple[int, int] | None:
     ordinary = (
         known.split(".")[:2] == [name[1], name[2]]
         and (library / "os.py").is_file()
+        and _is_program(real)
         and not any(library.glob("sitecustomize*"))
         and not (binary.parent / "pyvenv.cfg").exists()
         and (not other.exists() or other.samefile(prefix / "lib"))
     )
     return version if ordinary else None
+
+
+def _is_program(file: Path) -> bool:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(4) == b"\x7fELF"
+    except OSError:
+        return False
 
 
 def _settings(file: Path) -> Mapping[str, str]:
@@ -139,14 +153,35 @@ def _settings(file: Path) -> Mapping[str, str]:
 
 
 def _runs_code(site: Path) -> bool:
-    """Whether something in a site folder may change at start what is imported."""
+    """Whether something in a site folder may change at start what is imported.
+
+    A line that releases of Python read in different ways counts as such.
+    """
     try:
         names = os.listdir(site)  # noqa: PTH208 - names alone, of which there are hundreds
-        texts = [(site / name).read_text("utf-8") for name in names if name.endswith(".pth")]
+        texts = [(site / name).read_bytes().decode() for name in names if name.endswith(".pth")]
     except (OSError, UnicodeDecodeError):
         return True
-    if any(name.startswith(("sitecustomize", "usercustomize")) for name in names):
+    hidden = any(name.startswith(".") and name.endswith(".pth") for name in names)
+    if hidden or any(name.startswith(_CUSTOMIZE) for name in names):
         return True
-    lines = [line for text in texts for line in text.splitlines()]
-    code = [line for line in lines if line.startswith(("import ", "import\t"))]
-    return not all(line.startswith(_KNOWN_LINES) for line in code)
+    lines = [line for text in texts for line in text.replace("\r\n", "\n").split("\n")]
+    return not all(_changes_nothing(site, line) for line in lines)
+
+
+def _changes_nothing(site: Path, line: str) -> bool:
+    """Whether a line of a ``.pth`` file names a plain folder, or nothing, or is a known hook."""
+    if line.startswith(("import ", "import\t")):
+        known = _VIRTUALENV.fullmatch(line) and (site / "_virtualenv.py").is_file()
+        return bool(known or _SETUPTOOLS.fullmatch(line))
+    if line != line.lstrip() or not line.replace("\t", " ").isprintable():
+        return not line.strip(" \t")
+    if not line or line.startswith("#"):
+        return True
+    folder = os.path.join(site, line.rstrip())  # noqa: PTH118 - as Python does it
+    try:
+        return not any(name.startswith(_CUSTOMIZE) for name in os.listdir(folder))  # noqa: PTH208
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False

@@ -370,6 +370,9 @@ def _parsed(content: bytes) -> _Parsed:
         return ast.parse(content)
     except (SyntaxError, ValueError, RecursionError) as error:
         return str(error)
+    except MemoryError:
+        # What CPython's parser says of an expression that is nested too deeply.
+        return "it is nested too deeply"
 
 
 def _judge(parsed: _Parsed, release: Version, items: Items) -> Mapping[str, Judgement]:

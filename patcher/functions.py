@@ -26,7 +26,7 @@ def function_hashes(content: bytes) -> Mapping[str, str]:
     rest = list(lines)
     try:
         tree = ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {MODULE: _short(lines)}
     for name, node in _named(tree.body, ""):
         first = min([node.lineno, *(item.lineno for item in node.decorator_list)]) - 1

@@ -14,6 +14,7 @@ from packaging.version import InvalidVersion, Version
 from .digest import sha256
 from .journal import Store
 from .ledger import DistributionState, Entry, Journal
+from .links import read_regular
 from .locate import Environment, Installed, symlinked_folder
 from .outcome import ExitCode, KvpatchError, Outcome
 from .patch import Refusal
@@ -120,12 +121,7 @@ class InstalledTree:
         """
         file = f"{self.environment.packages[name].site}/{path}"
         try:
-            # A pipe must not keep anybody waiting. A pair takes hundreds of reads, so no Path.
-            descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            with os.fdopen(descriptor, "rb", buffering=0) as opened:
-                return opened.readall() if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            return None
+            return read_regular(file)
         except OSError as error:
             raise KvpatchError(
                 "unreadable",

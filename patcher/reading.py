@@ -64,8 +64,8 @@ def parse(content: bytes) -> ast.Module:
     """
     try:
         return ast.parse(content)
-    except (ValueError, RecursionError) as error:
-        raise SyntaxError(str(error)) from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise SyntaxError(str(error) or "it is nested too deeply") from None
 
 
 def read_module(content: bytes, parse: Parse = parse) -> Module:

@@ -10,6 +10,7 @@ from enum import Enum
 from pathlib import Path
 
 from .digest import sha256
+from .links import read_regular
 
 
 class FileState(str, Enum):
@@ -45,11 +46,13 @@ class Record:
         if dist_info is None:
             return cls(problem="the package belongs to no installed distribution")
         try:
-            data = (dist_info / "RECORD").read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            return cls(problem=f"there is no RECORD in {dist_info}")
+            data = read_regular(f"{dist_info}/RECORD")
         except OSError as error:
             return cls(problem=f"{dist_info / 'RECORD'} can't be read: {error.strerror}")
+        if data is None:
+            if (dist_info / "RECORD").exists():
+                return cls(problem=f"{dist_info / 'RECORD'} can't be read: it is no plain file")
+            return cls(problem=f"there is no RECORD in {dist_info}")
         if b"," not in data or b"\0" in data:
             return cls(problem=f"the RECORD in {dist_info} is not a list of files")
         text = data.decode("utf-8-sig", "surrogateescape")

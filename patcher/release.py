@@ -12,6 +12,7 @@ from packaging.version import InvalidVersion, Version
 
 from .cache import default_cache
 from .deduction import deduced
+from .links import read_regular
 from .outcome import ExitCode, KvpatchError
 from .schema import FILES, READERS, Schema
 from .schema_code import keep, kept
@@ -78,9 +79,7 @@ def _installed(python: Path | None, site: Path | None, vllm: Version | None) -> 
 
     def read(path: str) -> bytes | None:
         try:
-            return (found.site / path).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+            return read_regular(f"{found.site}/{path}")
         except OSError as error:
             raise KvpatchError(
                 "unreadable",

@@ -5,12 +5,13 @@ never imports the packages it looks for. Within kvpatch it answers the same for 
 """
 # os.path instead of pathlib, no importlib.metadata, and neither re, json nor typing where a plain
 # installation does not take them: each costs more than the whole survey.
-# ruff: noqa: PTH100, PTH110, PTH112, PTH113, PTH118, PTH119, PTH120, PTH123, PTH208
+# ruff: noqa: PTH100, PTH110, PTH112, PTH113, PTH118, PTH119, PTH120, PTH208
 
 from __future__ import annotations
 
 import os
 import sys
+from stat import S_ISREG
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -280,10 +281,9 @@ def path_lines(folder: str) -> list[str]:
     except OSError:
         return []
     for entry in names:
-        for line in os.fsdecode(_read(os.path.join(folder, entry))).splitlines():
-            text = line.strip()
-            if text and not text.startswith(("#", "import ", "import\t")):
-                added.append(os.path.abspath(os.path.join(folder, text)))
+        for line in os.fsdecode(_read(os.path.join(folder, entry))).split("\n"):
+            if line.strip() and not line.startswith(("#", "import ", "import\t")):
+                added += [os.path.abspath(os.path.join(folder, line.rstrip()))]
     return [entry for entry in added if os.path.isdir(entry)]
 
 
@@ -326,8 +326,10 @@ def _version_in_sources(package: str) -> str | None:
 
 def _read(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        # A pipe must not keep anybody waiting.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            return file.read() if S_ISREG(os.fstat(descriptor).st_mode) else b""
     except OSError:
         return b""
 

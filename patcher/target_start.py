@@ -14,6 +14,7 @@ sys.path[:] = _path
 import __future__  # noqa: E402, F401 - what the probe imports must come from the library
 
 import os  # noqa: E402, F401
+import stat  # noqa: E402, F401
 
 sys.path[:] = [_here]
 _probe = __import__("target_probe")

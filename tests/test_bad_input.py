@@ -695,3 +695,17 @@ def test_a_second_dist_info_of_a_failed_upgrade_keeps_no_revert_from_the_journal
     ran = on(site, "revert")
     assert ran.code == 0, ran.out
     assert site.worker.read_text() == LATE
+
+
+def test_an_expression_nested_too_deeply_is_a_file_that_does_not_parse(site: FakeSite) -> None:
+    site.worker.write_text("x = " + "-" * 100_000 + "1\n")
+    ran = on(site, "status")
+    assert ran.code == 0
+    assert on(site, "apply").code == 3
+
+
+def test_a_pipe_in_place_of_record_keeps_nobody_waiting(site: FakeSite) -> None:
+    record = next(site.path.glob("vllm*.dist-info/RECORD"))
+    record.unlink()
+    os.mkfifo(record)
+    assert on(site, "status").code == 0

@@ -140,3 +140,15 @@ def test_a_path_that_is_no_text_can_be_shown(tmp_path: Path) -> None:
     done = subprocess.run([*command, "--json"], capture_output=True, check=False)
     site_named = json.loads(done.stdout)["data"]["environment"]["packages"]["vllm"]["site"]
     assert site_named == str(site.path)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["status", "--help"]])
+def test_a_reader_that_leaves_before_the_help_changes_no_exit_code(words: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "kvpatch", *words]
+    done = subprocess.run(
+        command, stdout=writer, stderr=subprocess.PIPE, check=False, env=clean_environ()
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")

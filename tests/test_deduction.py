@@ -16,6 +16,10 @@ from kvpatch.target import survey_target
 from sites import LMCACHE, VLLM, install
 
 PLAIN = clean_environ()
+SETUPTOOLS = (
+    "import os; var = 'SETUPTOOLS_USE_DISTUTILS'; enabled = os.environ.get(var, 'local') == "
+    "'local'; enabled and __import__('_distutils_hack').add_shim(); \n"
+)
 
 
 def venv(folder: Path, *more: str) -> tuple[Path, Path]:
@@ -48,9 +52,54 @@ def test_a_virtual_environment_is_known_by_its_files(tmp_path: Path) -> None:
     install(elsewhere, "flashinfer-python", "0.6.1", {"flashinfer/__init__.py": ""})
     (site / "more.pth").write_text(f"# a comment\n\n{elsewhere}\n{tmp_path / 'nowhere'}\n")
     assert same_as_asked(python)
-    hook = "import os; var = 'SETUPTOOLS_USE_DISTUTILS'; enabled = os.environ.get(var) == 'x'\n"
-    (site / "distutils-precedence.pth").write_text(hook)
+    (site / "distutils-precedence.pth").write_text(SETUPTOOLS)
     assert same_as_asked(python)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("a.pth", "\ufeff{other}"),
+        ("a.pth", "\ufeffimport sys; sys.path.insert(0, {other!r})"),
+        (".hidden.pth", "{other}"),
+        ("a.pth", "  {other}"),
+        ("a.pth", "# comment\x0c{other}"),
+        ("a.pth", "import _virtualenv\n{other}"),
+        ("a.pth", "import _virtualenv, sys; sys.path.insert(0, {other!r})"),
+        ("a.pth", SETUPTOOLS.strip() + "; import sys; sys.path.insert(0, {other!r})"),
+        ("a.pth", "{customized}"),
+        ("a.pth", "{zipped}"),
+    ],
+)
+def test_lines_that_python_may_read_in_another_way_are_asked(
+    tmp_path: Path, name: str, line: str
+) -> None:
+    python, site = venv(tmp_path / "env")
+    other, customized = tmp_path / "other", tmp_path / "customized"
+    install(other, "lmcache", "0.4.4", LMCACHE)
+    customized.mkdir()
+    (customized / "sitecustomize.py").write_text(f"import sys; sys.path.insert(0, {str(other)!r})")
+    zipped = tmp_path / "zipped.zip"
+    zipped.write_bytes(b"PK")
+    places = {"other": str(other), "customized": customized, "zipped": zipped}
+    (site / name).write_text(line.format(**places) + "\n")
+    assert deduced(python, None, PLAIN, "lmcache") is None
+
+
+def test_a_base_that_is_no_program_is_asked(tmp_path: Path) -> None:
+    python, _ = venv(tmp_path / "env")
+    real = python.resolve()
+    base = tmp_path / "base"
+    (base / "bin").mkdir(parents=True)
+    (base / "lib").symlink_to(real.parent.parent / "lib")
+    (base / "bin" / real.name).write_text("#!/bin/sh\nexit 1\n")
+    (base / "bin" / real.name).chmod(0o755)
+    python.unlink()
+    python.symlink_to(base / "bin" / real.name)
+    cfg = tmp_path / "env" / "pyvenv.cfg"
+    cfg.write_text(cfg.read_text().replace(str(real.parent), str(base / "bin")))
+    assert deduced(python, None, PLAIN, "lmcache") is None
+    assert deduced(tmp_path / "x" / ".." / "env", None, PLAIN, "lmcache") is None
 
 
 @pytest.mark.installers
