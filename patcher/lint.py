@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from . import lint_combinations, lint_launch, lint_names, lint_values, rules
+from . import lint_combinations, lint_launch, lint_names, lint_numbers, lint_values, rules
 from .coercion import Effective, effective
 from .key_history import History
 from .lint_context import Context
@@ -17,6 +17,7 @@ from .schema import Schema
 from .yaml_source import YamlFile
 
 if TYPE_CHECKING:
+    from .absence import Absence
     from .launch import Launch
 
 _CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
@@ -25,7 +26,11 @@ _CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     lint_names.variables,
     lint_values.values,
     lint_values.turned,
+    lint_numbers.sizes,
+    lint_numbers.impossible,
     lint_combinations.blending,
+    lint_numbers.blending,
+    lint_combinations.patches,
     lint_combinations.gds,
     lint_combinations.tiers,
     lint_combinations.hashing,
@@ -45,6 +50,7 @@ class Surroundings:
         vllm: its release.
         python: version of the Python that it runs on.
         gds_blends: whether the patch for GDS with blending is in place; None where nobody looked.
+        absence: tells which patches that blending needs are not in place; None as before.
     """
 
     environ: Mapping[str, str] | None = None
@@ -53,6 +59,7 @@ class Surroundings:
     vllm: Version | None = None
     python: tuple[int, ...] | None = None
     gds_blends: bool | None = None
+    absence: Callable[[], Absence] | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -91,7 +98,11 @@ def lint(file: YamlFile, schema: Schema, history: History, around: Surroundings)
     front = around.launch.environ if around.launch else {}
     environ = {**(around.environ or {}), **front}
     seen = effective(
-        schema, file.values, environ, around.launch.overrides if around.launch else None
+        schema,
+        file.values,
+        environ,
+        around.launch.overrides if around.launch else None,
+        alone=not file.written,
     )
     context = Context(
         file=file,
@@ -105,10 +116,33 @@ def lint(file: YamlFile, schema: Schema, history: History, around: Surroundings)
         vllm=around.vllm,
         python=around.python,
         gds_blends=around.gds_blends,
+        absence=around.absence,
     )
+    named_otherwise = lint_names.stand_ins(context)
     for check in _CHECKS:
-        found.extend(check(context))
+        found.extend(_settled(check(context), named_otherwise))
+    if not file.written:
+        found = [_without_file(finding) for finding in found]
     return Linted(tuple(sorted(found, key=_order)), seen)
+
+
+def _settled(found: Iterator[Finding], stand_ins: Mapping[str, bool]) -> Iterator[Finding]:
+    """The findings without what would write a key whose value stands under another name.
+
+    Where a certain rename brings the key, what is said of its absence waits for that.
+    """
+    for finding in found:
+        fix = finding.fix
+        if fix is None or fix.kind != "set" or fix.key not in stand_ins:
+            yield finding
+        elif not stand_ins[fix.key]:
+            yield replace(finding, fix=None)
+
+
+def _without_file(finding: Finding) -> Finding:
+    """A finding about variables alone: there is no file to be mended."""
+    source = "environment" if finding.source == "file" else finding.source
+    return replace(finding, source=source, fix=None)
 
 
 def _order(finding: Finding) -> tuple[int, int, str, str]:

@@ -144,9 +144,9 @@ EMPTY = _rule(
 )
 BYTES = _rule(
     "023",
-    "bytes-for-mebibytes",
+    "size-in-another-unit",
     Level.ERROR,
-    "LMCache takes the GDS buffer in MiB; a number of bytes asks for a million times as much.",
+    "Each size has its own unit: the GDS buffer MiB, buffers of NIXL and PD bytes, others GiB.",
 )
 STRIPPED = _rule(
     "024",
@@ -161,6 +161,12 @@ TURNED = _rule(
     "LMCache changes this value at its start, whatever was written.",
 )
 STOPS = _rule("026", "refused-at-start", Level.ERROR, "LMCache's own check stops it at its start.")
+IMPOSSIBLE = _rule(
+    "027",
+    "impossible-number",
+    Level.ERROR,
+    "LMCache takes the number as it is, and fails later or answers wrongly.",
+)
 LAYERWISE = _rule(
     "030",
     "blending-without-layerwise",
@@ -201,7 +207,8 @@ CORRUPTS = _rule(
     "036",
     "gds-release-corrupts",
     Level.ERROR,
-    "LMCache 0.3.7 to 0.5.4rc2 pairs GDS chunks with wrong keys under load: wrong answers.",
+    "LMCache 0.3.7 to 0.5.4rc2 pairs GDS chunks with wrong keys under load: wrong answers. From "
+    "0.4.4 on kvpatch's patch KV009 cures that.",
 )
 HASH = _rule(
     "037",
@@ -238,6 +245,18 @@ SEPARATOR = _rule(
     "no-separator",
     Level.ERROR,
     "Without a separator LMCache can't cut a prompt into chunks to blend.",
+)
+PATCHES = _rule(
+    "043",
+    "blending-without-patches",
+    Level.WARNING,
+    "No pair of releases blends by itself: the engine fails at its start or at the first blend.",
+)
+APART = _rule(
+    "044",
+    "numbers-apart",
+    Level.WARNING,
+    "LMCache takes numbers as they are, and ignores without a word what does not fit another.",
 )
 PREFIX = _rule(
     "050",
