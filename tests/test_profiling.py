@@ -128,7 +128,7 @@ def test_lmcaches_server_is_started_first_and_said_not_to_blend() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("gds", "--vllm", "0.32.0", "--lmcache", "0.4.7"), "silently wrong"),
+        (("gds", "--vllm", "0.32.0", "--lmcache", "0.4.3"), "silently wrong"),
         (("native-offload", "--vllm", "0.10.2"), "no OffloadingConnector"),
         (("mp-cache", "--vllm", "0.11.0", "--lmcache", "0.5.6"), "no LMCacheMPConnector"),
         (("mp-cache", "--vllm", "0.32.0", "--lmcache", "0.3.13"), "how much memory"),

@@ -396,26 +396,44 @@ def test_without_a_vllm_what_hangs_on_it_is_not_known() -> None:
 
 @pytest.mark.parametrize(
     ("lmcache", "corrupts"),
+    [("0.3.6", False), ("0.3.7", True), ("0.3.9.post2", True), ("0.4.3", True), ("0.4.4", False)],
+)
+def test_the_releases_that_mix_up_gds_keys_are_refused_where_no_patch_mends_it(
+    lmcache: str, corrupts: bool
+) -> None:
+    for profile, instead in (("gds", "cpu-offload"), ("gds-blend", "blend")):
+        if not corrupts and profile == "gds-blend" and Version(lmcache) < Version("0.4.4"):
+            continue
+        if not corrupts:
+            assert made(lmcache=lmcache, vllm="0.11.0", profile=profile).text
+            continue
+        with pytest.raises(KvpatchError, match="silently wrong") as caught:
+            made(lmcache=lmcache, profile=profile)
+        assert caught.value.hint.endswith(f"the profile {instead}")
+
+
+@pytest.mark.parametrize(
+    ("lmcache", "mixed_up"),
     [
-        ("0.3.6", False),
-        ("0.3.7", True),
-        ("0.3.9.post2", True),
+        ("0.4.4", True),
+        ("0.5.0", True),
         ("0.4.8.dev42", True),
+        ("0.5.3", True),
         ("0.5.4rc2", True),
         ("0.5.4rc3", False),
         ("0.5.6", False),
     ],
 )
-def test_the_releases_that_mix_up_gds_keys_are_refused(lmcache: str, corrupts: bool) -> None:
-    for profile, instead in (("gds", "cpu-offload"), ("gds-blend", "blend")):
-        if not corrupts and profile == "gds-blend" and Version(lmcache) < Version("0.4.4"):
-            continue
-        if not corrupts:
-            assert made(lmcache=lmcache, profile=profile).text
-            continue
-        with pytest.raises(KvpatchError, match="silently wrong") as caught:
-            made(lmcache=lmcache, profile=profile)
-        assert caught.value.hint.endswith(f"the profile {instead}")
+@pytest.mark.parametrize("profile", ["gds", "gds-blend"])
+def test_mixed_up_gds_keys_are_a_need_that_kv009_meets(
+    profile: str, lmcache: str, mixed_up: bool
+) -> None:
+    for state in (True, False, None):
+        rendered = made(lmcache=lmcache, vllm="0.25.1", profile=profile, registered=state)
+        found = {need.id: (need.patches, need.present) for need in rendered.needs}
+        assert found.get("S") == ((("KV009",), state) if mixed_up else None)
+        told = [one for one in rendered.warnings if "0.5.6 alone" in one]
+        assert len(told) == mixed_up
 
 
 def test_a_release_outside_of_what_was_tested_is_noted() -> None:
@@ -497,7 +515,7 @@ def test_every_template_says_what_it_is_for_and_what_it_was_tested_on() -> None:
     ]
     for info in infos:
         assert info.purpose
-        assert bool(info.needs) is ("blend" in info.name)
+        assert bool(info.needs) is ("blend" in info.name or info.name == "gds")
         assert set(info.tested) == {"lmcache", "vllm"}
         for spec in info.tested.values():
             assert SpecifierSet(spec)
