@@ -46,7 +46,7 @@ def run_lint(path: Path, asked: Asked) -> Report:
         raise KvpatchError(
             "two-environments",
             "--env-file and --pid both name an environment",
-            "give one of them",
+            "give one of the two",
             ExitCode.USAGE,
         )
     launch, environ = _surroundings(asked)
