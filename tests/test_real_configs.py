@@ -16,7 +16,7 @@ from kvpatch.lint import Surroundings, lint
 from kvpatch.model_config import parse_model
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.render import Rendered, render
-from kvpatch.rules import Level
+from kvpatch.rules import CORRUPTS, Level
 from kvpatch.schema import CONFIG
 from kvpatch.schema_source import parse_schema
 from kvpatch.sizing import Wanted
@@ -182,4 +182,6 @@ def test_lint_has_nothing_against_what_a_profile_writes(release: str) -> None:
             python=(3, 12),
         )
         found = lint(parse_yaml(made.text), schema_of(release), history, around).findings
-        assert [one.message for one in found if one.level is Level.ERROR] == [], name
+        # Where the file needs KV009 to be right, lint may say so of the release as it is.
+        allowed = {CORRUPTS} if "S" in {need.id for need in made.needs} else set()
+        assert {one.rule for one in found if one.level is Level.ERROR} <= allowed, name
