@@ -368,6 +368,7 @@ def test_what_no_patch_is_made_for_is_refused(profile: str, lmcache: str, vllm: 
         with pytest.raises(KvpatchError, match="no patch for that on this release") as caught:
             made(lmcache=lmcache, vllm=vllm, profile=profile, registered=state)
         assert (caught.value.code, caught.value.exit_code) == ("no-cure", ExitCode.REFUSED)
+        assert f"can't run {profile}. It needs this: LMCache" in caught.value.message
 
 
 def test_a_release_without_a_patch_for_the_separator_is_warned_of() -> None:
