@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from . import __version__
+from .comments import comment
 from .outcome import ExitCode, KvpatchError
-from .render import Rendered, comment, header, label
-from .serving import Serve, quoted, shell
+from .render import Rendered, header, label
+from .serving import CONFIG_VARIABLE, Serve, quoted, shell
 from .templates import Pair, Template
 
 CONFIG_NAME = "lmcache.yaml"
@@ -153,7 +154,7 @@ def _compose(template: Template, pair: Pair, made: Rendered) -> str:
     tag = f"v{pair.vllm}" if pair.vllm else "latest"
     argv = [word.replace("$", "$$") for word in made.serve.argv[2:]]
     environ = {
-        name: f"{_MOUNTED}/{CONFIG_NAME}" if name == "LMCACHE_CONFIG_FILE" else value
+        name: f"{_MOUNTED}/{CONFIG_NAME}" if name == CONFIG_VARIABLE else value
         for name, value in made.serve.environ.items()
     }
     volumes = [f"./{CONFIG_NAME}:{_MOUNTED}/{CONFIG_NAME}:ro"] if made.text else []

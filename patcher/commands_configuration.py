@@ -31,7 +31,12 @@ def profiles(as_json: bool) -> None:
 @click.option("--gpu-memory", type=float, metavar="GIB", help="Memory of one GPU.")
 @click.option("--max-model-len", type=click.IntRange(min=1), help="Tokens of the longest prompt.")
 @click.option("--kv-dtype", default="auto", help="dtype of the KV cache, such as fp8.")
-@click.option("--gds-path", help="Folder on the fast storage, mounted, one for this pair alone.")
+@click.option(
+    "--gds-path",
+    metavar="DIR",
+    help="Folder on the fast storage, mounted, one for this pair alone. With --model, a folder "
+    "below it that is named for model, ranks and LMCache release.",
+)
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Another value for a key.")
 @click.option("--strict", is_flag=True, help="Exit 1 where something it needs is not in place.")
 @click.option(

@@ -93,7 +93,10 @@ def run_doctor(where: Where, disk: Disk, asked: Asked) -> Report:
     """
     if asked.profile is not None and asked.config is not None:
         raise KvpatchError(
-            "two-configurations", "--profile and --config", "give one of them", ExitCode.USAGE
+            "two-configurations",
+            "--profile and --config both give a configuration",
+            "give one of the two",
+            ExitCode.USAGE,
         )
     if asked.gds_path is not None and not Path(asked.gds_path).is_absolute():
         raise KvpatchError(

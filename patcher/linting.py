@@ -53,7 +53,7 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
         raise KvpatchError(
             "two-environments",
             "--env-file and --pid both name an environment",
-            "give one of them",
+            "give one of the two",
             ExitCode.USAGE,
         )
     if path is None and asked.env_file is None and asked.pid is None:

@@ -45,7 +45,7 @@ target = together(
     click.option(
         "--python",
         type=click.Path(path_type=Path),
-        help="Interpreter of the environment that holds vLLM.",
+        help="Environment that holds vLLM: its interpreter, or the folder of the venv.",
     ),
     click.option(
         "--site",
@@ -58,6 +58,7 @@ where = together(
     click.option(
         "--state",
         type=click.Path(path_type=Path),
+        metavar="DIR",
         help="Folder for the journal, instead of .kvpatch in the environment.",
     ),
     json,
@@ -68,14 +69,15 @@ choice = together(
         multiple=True,
         metavar="ID",
         shell_complete=patch_ids,
-        help="Only this patch, what it needs, and the registration of the model.",
+        help="Only this patch, what it needs, and the registration of the model; may be given "
+        "again.",
     ),
     click.option(
         "--skip",
         multiple=True,
         metavar="ID",
         shell_complete=patch_ids,
-        help="All patches but this one.",
+        help="All patches but this one; may be given again.",
     ),
 )
 trust = together(

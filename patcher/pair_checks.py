@@ -12,11 +12,11 @@ from packaging.version import InvalidVersion, Version
 
 from . import pairs
 from .diagnosis import Check, fail, not_checked, ok, warn
+from .model_runner import VARIABLE, second_runner_for
 from .probe import Answer
 
 _FLASHINFER = ("flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache")
 _FATAL = Version("0.4.4")
-_RUNNER = (("0.22", "Qwen3"), ("0.23", "Llama"), ("0.25", "Qwen2"), ("0.29", "all models"))
 
 
 def catalogue_check(vllm: Version, lmcache: Version) -> Check:
@@ -30,7 +30,8 @@ def catalogue_check(vllm: Version, lmcache: Version) -> Check:
     if not known.ok:
         return fail(name, f"it does not blend: {told}", shipped.advice(vllm, lmcache))
     if known.settings:
-        return warn(name, told, "letter V: set VLLM_USE_V2_MODEL_RUNNER=0, or see `kvpatch compat`")
+        todo = f"letter V: {VARIABLE}=0, which the command of `kvpatch profile` sets"
+        return warn(name, told, todo)
     return ok(name, told)
 
 
@@ -128,15 +129,14 @@ def extension_check(answer: Answer, lmcache: Version) -> Check:
 def runner_check(vllm: Version) -> Check:
     """Which model runner vLLM takes by default."""
     name = "model runner"
-    by_default = [who for since, who in _RUNNER if vllm >= Version(since)]
-    if not by_default:
+    models = second_runner_for(vllm)
+    if not models:
         return ok(name, "the older one is the default")
-    told = by_default[-1] if by_default[-1] == "all models" else ", ".join(by_default)
     return warn(
         name,
-        f"vLLM {vllm} takes Model Runner V2 for {told}; runs with LMCache's connector on it are "
+        f"vLLM {vllm} takes Model Runner V2 for {models}; runs with LMCache's connector on it are "
         "reported to hang",
-        "set VLLM_USE_V2_MODEL_RUNNER=0 if requests hang",
+        f"start vLLM with {VARIABLE}=0, as the command of `kvpatch profile` does",
     )
 
 

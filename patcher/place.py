@@ -42,17 +42,17 @@ def quoted(word: str, *, in_ascii: bool = False) -> str:
     return "$'" + "".join(chr(b) if b in plain else f"\\x{b:02x}" for b in raw) + "'"
 
 
-def command(verb: str, place: Sequence[str]) -> str:
+def command(verb: str, place: Sequence[str], *, in_ascii: bool = False) -> str:
     """The command line of a verb for that place."""
-    return " ".join(["kvpatch", verb, *map(quoted, place)])
+    return " ".join(["kvpatch", verb, *(quoted(word, in_ascii=in_ascii) for word in place)])
 
 
-def addressed(text: str, place: Sequence[str]) -> str:
+def addressed(text: str, place: Sequence[str], *, in_ascii: bool = False) -> str:
     """The text, with the place in every command line that it names."""
     if not place:
         return text
     return _HERE.sub(
-        lambda found: f"`{command(found[1], place)}{found[2] or ''}`",
+        lambda found: f"`{command(found[1], place, in_ascii=in_ascii)}{found[2] or ''}`",
         text,
     )
 

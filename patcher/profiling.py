@@ -20,11 +20,12 @@ from .host import Where
 from .kv_size import width_of
 from .model_config import read_model
 from .outcome import ExitCode, KvpatchError, Report
-from .place import quoted
+from .place import options, quoted
 from .release import schema_from_index, version_of
 from .render import Rendered, header, render
 from .schema import Schema
 from .schema_source import read_schema
+from .serving import CONFIG_VARIABLE, shell
 from .sizing import Wanted
 from .templates import Pair, Template
 
@@ -94,7 +95,7 @@ def run_profile(where: Where, disk: Disk, name: str, asked: Asked) -> Report:
     if folder is not None and form in ("yaml", "bundle"):
         settings["output"] = str(folder / bundle.CONFIG_NAME if form == "bundle" else folder)
     try:
-        made = render(name, schema, pair, settings, wanted, changes)
+        made = render(name, schema, pair, settings, wanted, changes, options(vars(where)))
     except KvpatchError as error:
         if error.code == "no-cure":
             error.hint = _instead(template, pair) or error.hint
@@ -115,9 +116,12 @@ def run_profile(where: Where, disk: Disk, name: str, asked: Asked) -> Report:
     data = {**_data(name, pair, made, settings), "format": form, "written": written}
     report = Report("profile", text, data, notes=tuple(notes))
     if asked.strict and not made.runs:
-        first = next(need for need in made.needs if need.present is not True)
+        count = sum(need.present is not True for need in made.needs)
         missing = KvpatchError(
-            "needs-missing", f"not in place: {first.what}", first.hint, ExitCode.NO
+            "needs-missing",
+            f"--strict: not all that this profile needs is known to be in place ({count} missing)",
+            "see the lines above it, or data.needs with --json",
+            ExitCode.NO,
         )
         return replace(report, exit_code=ExitCode.NO, errors=(missing,))
     return report
@@ -238,7 +242,15 @@ def _text(form: str, template: Template, pair: Pair, schema: Schema, made: Rende
     for name in found.left_out:
         lines.append(f"# {name} stops this LMCache as a variable: write it in a file, or give")
         lines.append(f"# lmcache.{name} in vLLM's kv_connector_extra_config.")
-    return "\n".join([*lines, "PYTHONHASHSEED=0", *found.lines])
+    lines += [
+        "#",
+        "# Start vLLM so:",
+        *(f"#   {one}" for one in shell(made.serve.argv).split("\n")),
+    ]
+    named = {name: text for name, text in made.serve.environ.items() if name != CONFIG_VARIABLE}
+    return "\n".join(
+        [*lines, *(f"{name}={quoted(text)}" for name, text in named.items()), *found.lines]
+    )
 
 
 def _notes(made: Rendered) -> list[str]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -12,14 +11,15 @@ from typing import Any
 import yaml
 
 from . import __version__
+from .comments import comment
 from .key_history import nearest
 from .outcome import ExitCode, KvpatchError
+from .place import addressed
 from .schema import EXTRA, Schema
 from .serving import Serve, serving
 from .sizing import Numbers, Wanted, folder_for, numbers
 from .templates import Pair, ProfileNeed, Template, load
 
-_WIDTH = 98
 _OUTPUT = "output"
 _GDS_PATH = "gds_path"
 # On this LMCache stops at start and names it. A folder that is merely missing it would make, on
@@ -62,6 +62,7 @@ def render(
     settings: Mapping[str, str],
     wanted: Wanted | None = None,
     changes: Mapping[str, Any] | None = None,
+    place: Sequence[str] = (),
 ) -> Rendered:
     """The profile in the keys that this LMCache defines, as ASCII YAML with comments.
 
@@ -73,6 +74,7 @@ def render(
             absolute path of the file that the text will be in.
         wanted: model and machine.
         changes: keys that get another value than the template's.
+        place: the options that name the environment, for the command lines in the text.
 
     Raises:
         KvpatchError: ``unknown-profile``, ``unknown-setting``, ``bad-path`` (exit 2); ``no-key``
@@ -88,10 +90,19 @@ def render(
     if not config.isprintable():
         config = _SOMEWHERE
     serve = serving(template, pair, wanted, made, config=config, folder=settings.get(_GDS_PATH))
-    notes = [*template.outside(pair), *serve.notes]
+    notes = [*serve.notes]
     if template.gds and _GDS_PATH not in settings:
         notes.append(f"{_GDS_PATH} is a placeholder, on which LMCache stops at start: set it.")
-    done = Rendered("", template.needs(pair), template.warnings(pair), tuple(notes), serve, made)
+    elif template.gds and folder != settings[_GDS_PATH]:
+        notes.append(
+            f"{_GDS_PATH} is {folder!a}: a folder of its own for this model, number of ranks and "
+            f"LMCache release, below the given {settings[_GDS_PATH]!a}."
+        )
+    needs = [
+        replace(need, hint=addressed(need.hint, place, in_ascii=True))
+        for need in template.needs(pair)
+    ]
+    done = Rendered("", tuple(needs), template.warnings(pair), tuple(notes), serve, made)
     if template.kind != "lmcache":
         if changes:
             raise KvpatchError(
@@ -138,8 +149,8 @@ def _folder(
         if name not in allowed:
             raise KvpatchError(
                 "unknown-setting",
-                f"this profile has no setting {name!r}",
-                f"it has: {', '.join(sorted(allowed - {_OUTPUT})) or 'none'}",
+                f"the profile {template.name} has no {_option(name)}",
+                _settings_of(template.name, allowed - {_OUTPUT}),
                 ExitCode.USAGE,
             )
     if _GDS_PATH not in settings:
@@ -151,8 +162,19 @@ def _folder(
     return ",".join(folder_for(one, wanted, pair.lmcache) for one in found.split(","))
 
 
+def _settings_of(name: str, allowed: set[str]) -> str:
+    """A sentence about the settings that a profile has."""
+    if not allowed:
+        return f"leave it out: {name} keeps nothing on storage; gds-blend and gds do"
+    return f"it has {', '.join(map(_option, sorted(allowed)))}"
+
+
+def _option(setting: str) -> str:
+    return f"--{setting.replace('_', '-')}"
+
+
 def _folders(name: str, value: str, *, several: bool) -> str:
-    option = f"--{name.replace('_', '-')}"
+    option = _option(name)
     if not value.isprintable():
         # Line ends, control characters and bytes that are no text among them.
         raise _bad_path(option, value, "has a character that can't be printed")
@@ -182,14 +204,19 @@ def header(template: Template, pair: Pair, made: Rendered) -> list[str]:
     vllm = f"vLLM {pair.vllm}" if pair.vllm else "no vLLM beside it"
     lines = comment(f"{template.purpose} Made by kvpatch {__version__} (profile {template.name}).")
     lmcache = f"LMCache {pair.lmcache} and {vllm}" if pair.lmcache else vllm
-    lines += ["#", f"# For {lmcache}.", "#"]
+    lines += ["#", f"# For {lmcache}."]
+    first = tuple(template.untested(pair))
+    for sentence in first:
+        lines += ["#", *comment(f"WARNING: {sentence}")]
     if made.needs:
+        lines.append("#")
         lines.append(f"# What it needs besides this file:{_verdict(made)}")
     for need in made.needs:
         state = {True: "in place", False: "MISSING", None: "not known"}[need.present]
         rest = "" if need.present else f": {need.hint}"
         lines += comment(f"[{state}] {label(need)}, {need.what}{rest}", "- ")
-    for word, sentences in (("WARNING", made.warnings), ("Note", made.notes)):
+    others = [one for one in made.warnings if one not in first]
+    for word, sentences in (("WARNING", others), ("Note", made.notes)):
         for sentence in sentences:
             lines += ["#", *comment(f"{word}: {sentence}")]
     return lines
@@ -220,18 +247,6 @@ def _launch(serve: Serve) -> list[str]:
         *(f"#   {line}" for line in shell(serve.argv).splitlines()),
         *comment(serve.why),
     ]
-
-
-def comment(text: str, first: str = "") -> list[str]:
-    """A sentence as comment lines."""
-    return textwrap.wrap(
-        " ".join(text.split()),
-        _WIDTH,
-        initial_indent=f"# {first}",
-        subsequent_indent="# " + " " * len(first),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def _body(

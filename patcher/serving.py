@@ -11,6 +11,7 @@ from packaging.version import Version
 
 from . import place
 from .kv_size import GIB
+from .model_runner import VARIABLE, second_runner_for
 from .outcome import KvpatchError
 from .sizing import BLOCK, Numbers, Wanted
 from .templates import Pair, Template
@@ -23,6 +24,7 @@ _TIERS = Version("0.22.0")
 _TIER_RENAMED = Version("0.23.0")
 _SERVER_COMMAND = Version("0.4.3")
 _PORT = 5555
+CONFIG_VARIABLE = "LMCACHE_CONFIG_FILE"
 _CHUNK = 256
 
 
@@ -72,7 +74,14 @@ def serving(
     if template.blends:
         argv.append("--no-enable-prefix-caching")
     if template.kind == "lmcache":
-        environ = {"LMCACHE_CONFIG_FILE": config, **environ}
+        environ = {CONFIG_VARIABLE: config, **environ}
+        if models := second_runner_for(pair.vllm):
+            environ[VARIABLE] = "0"
+            notes.append(
+                f"{VARIABLE}=0 is set with the command (letter V): vLLM {pair.vllm} would take "
+                f"Model Runner V2 for {models}, on which runs with LMCache's connector are "
+                "reported to hang."
+            )
         transfer: dict[str, Any] = {**template.connector(pair), "kv_role": "kv_both"}
         why = _graphs(template, pair, argv, transfer)
         argv += ["--kv-transfer-config", json.dumps(transfer)]

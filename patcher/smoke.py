@@ -82,7 +82,7 @@ def _sensible(choice: Choice) -> Choice:
     """The choice, with a model's folder as an absolute path.
 
     Raises:
-        KvpatchError: it contradicts itself, or names what isn't there; exit 2.
+        KvpatchError: it contradicts itself (exit 2), or names what can't be read (exit 4).
     """
     if choice.config is not None and choice.profile is not None:
         raise KvpatchError(
@@ -100,6 +100,9 @@ def _sensible(choice: Choice) -> Choice:
         )
     if choice.profile is not None:
         templates.require(choice.profile)
+    if choice.config is not None:
+        # Said before the environment is asked, which takes seconds.
+        wanted.read_config(choice.config)
     if choice.model is not None and choice.model.startswith(("/", ".", "~")):
         folder = Path(choice.model).expanduser().absolute()
         if not folder.joinpath("config.json").is_file():
@@ -107,7 +110,7 @@ def _sensible(choice: Choice) -> Choice:
                 "no-model",
                 f"there is no {'config.json in' if folder.is_dir() else 'model folder'} {folder}",
                 "name a folder with config.json, weights and tokenizer, or an id of the hub",
-                ExitCode.USAGE,
+                ExitCode.ENVIRONMENT,
             )
         choice = replace(choice, model=str(folder))
     return choice

@@ -87,12 +87,17 @@ def read_config(path: Path) -> dict[str, Any]:
     """A user's LMCache configuration.
 
     Raises:
-        KvpatchError: ``bad-config``: it can't be read, or is no mapping; exit 2.
+        KvpatchError: ``no-file``, ``unreadable`` (exit 4): it can't be read; ``bad-config``: it
+            is no mapping; exit 2.
     """
+    from .yaml_source import read_bytes
+
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise _bad_config(path, " ".join(str(error).split())) from error
+        found = yaml.safe_load(read_bytes(path).decode("utf-8"))
+    except UnicodeDecodeError:
+        raise _bad_config(path, "it is not UTF-8 text") from None
+    except yaml.YAMLError as error:
+        raise _bad_config(path, " ".join(str(error).split())) from None
     if not isinstance(found, dict):
         raise _bad_config(path, "it is no mapping of keys to values")
     return found

@@ -101,18 +101,36 @@ def _earlier(path: Path | None) -> Pairs | None:
     """The catalogue that is to be written anew, where it is there.
 
     Raises:
-        KvpatchError: ``bad-catalogue``; exit 2.
+        KvpatchError: ``unreadable`` (exit 4), ``bad-catalogue`` (exit 2).
     """
     if path is None or not path.exists():
         return None
+    content = _content(path, "name another file, or see that this user may read it")
     try:
-        return read(path.read_text("utf-8"))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return read(content.decode("utf-8"))
+    except (ValueError, KeyError, TypeError):
         raise KvpatchError(
             "bad-catalogue",
-            f"{path} is there and is no catalogue of this kvpatch ({type(error).__name__})",
+            f"{path} is there and is no catalogue of this kvpatch",
             "name another file, or remove that one",
             ExitCode.USAGE,
+        ) from None
+
+
+def _content(path: Path, hint: str) -> bytes:
+    """What is in a file that the user named.
+
+    Raises:
+        KvpatchError: ``unreadable``; exit 4.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise KvpatchError(
+            "unreadable",
+            f"{path} can't be read: {error.strerror}",
+            hint,
+            ExitCode.ENVIRONMENT,
         ) from None
 
 
@@ -222,22 +240,22 @@ def green_before(baseline: Path | None) -> frozenset[tuple[str, str]]:
     """The pairs that an earlier report or catalogue had green.
 
     Raises:
-        KvpatchError: ``bad-baseline``; exit 2.
+        KvpatchError: ``unreadable`` (exit 4), ``bad-baseline`` (exit 2).
     """
     if baseline is None:
         return frozenset()
+    content = _content(baseline, "write one with `kvpatch validate --json > FILE`")
     try:
-        data = json.loads(baseline.read_bytes())
+        data = json.loads(content)
         if "rows" in data:
-            known = read(baseline.read_text("utf-8")).known
+            known = read(content.decode("utf-8")).known
             return frozenset(pair for pair, told in known.items() if told.ok)
         pairs = data.get("data", data)["pairs"]
         return frozenset((str(p["vllm"]), str(p["lmcache"])) for p in pairs if p["ok"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise KvpatchError(
             "bad-baseline",
-            f"{baseline} is no report of `kvpatch validate --json`, and no catalogue "
-            f"({type(error).__name__})",
+            f"{baseline} is no report of `kvpatch validate --json`, and no catalogue",
             "write one with `kvpatch validate --json > FILE`",
             ExitCode.USAGE,
         ) from None

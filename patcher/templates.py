@@ -15,6 +15,10 @@ from packaging.version import Version
 from .outcome import ExitCode, KvpatchError
 
 _COMMON = "_common"
+_NAMES = {"lmcache": "LMCache", "vllm": "vLLM"}
+_APPLY = "run `kvpatch apply`"
+# Whether a patch fits a release that nobody has read yet only the files of it can say.
+_TRY = "try `kvpatch apply`, which is untested on this pair"
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,8 @@ class Template:
                 hint = str(need["instead"]).format(nearest=self._nearest)
                 yield ProfileNeed(name, str(need["what"]), hint, False)
                 continue
-            yield ProfileNeed(name, str(need["what"]), "run `kvpatch apply`", present, patches)
+            hint = _APPLY if self._known(pair) else _TRY
+            yield ProfileNeed(name, str(need["what"]), hint, present, patches)
 
     def _concerned(self, pair: Pair) -> Iterator[tuple[str, Mapping[str, Any], bool | None]]:
         for name in self.own["needs"]:
@@ -134,14 +139,37 @@ class Template:
             if "else" in need and not _patches(name, need, pair):
                 named.append(need["else"])
         found = (self.common["warnings"][name] for name in named)
-        return tuple(str(one["sentence"]) for one in found if concerns(one, pair))
+        told = (str(one["sentence"]) for one in found if concerns(one, pair))
+        return (*self.untested(pair), *told)
 
-    def outside(self, pair: Pair) -> Iterator[str]:
-        """A sentence for each release that the profile was not made for."""
-        for package, spec in self.own["tested"].items():
+    def untested(self, pair: Pair) -> Iterator[str]:
+        """A sentence for each release that is newer than those this kvpatch knows."""
+        for package, version, (oldest, newest) in self._outside(pair):
+            name = _NAMES[package]
+            yield (
+                f"{name} {version} is untested: this kvpatch knows {name} {oldest} to {newest}. "
+                "Whether this configuration or the patches fit it is not known."
+            )
+
+    def _known(self, pair: Pair) -> bool:
+        return not any(self._outside(pair))
+
+    def _outside(self, pair: Pair) -> Iterator[tuple[str, Version, tuple[Version, Version]]]:
+        """The releases of a pair that the profile was not made for, and the range that it was."""
+        for package, (oldest, newest) in self.made_for.items():
             version: Version | None = getattr(pair, package)
-            if version is not None and not SpecifierSet(spec).contains(version, prereleases=True):
-                yield f"This profile was made for {package} {spec}, not for {version}."
+            # A local part, such as +cpu, makes no other release.
+            if version is not None and not oldest <= Version(version.public) <= newest:
+                yield package, version, (oldest, newest)
+
+    @cached_property
+    def made_for(self) -> Mapping[str, tuple[Version, Version]]:
+        """The oldest and the newest release of each distribution that the profile is made for."""
+        found = {}
+        for package, spec in self.own["tested"].items():
+            ends = sorted(Version(one.version) for one in SpecifierSet(spec))
+            found[package] = (ends[0], ends[-1])
+        return found
 
     def require(self, pair: Pair) -> None:
         """See that nothing keeps the profile from this pair for good.
@@ -149,6 +177,15 @@ class Template:
         Raises:
             KvpatchError: ``no-cure``, exit 3, with the reason and the nearest that can.
         """
+        for package, version, (oldest, newest) in self._outside(pair):
+            if version < oldest:
+                name = _NAMES[package]
+                raise KvpatchError(
+                    "no-cure",
+                    f"{name} {version} is too old for {self.name}: kvpatch covers {name} {oldest} "
+                    f"to {newest}",
+                    f"take {name} {oldest} or newer",
+                )
         for name in self.own["refusals"]:
             refusal = self.common["refusals"][name]
             if concerns(refusal, pair):
@@ -161,7 +198,7 @@ class Template:
             if need.present is False and not need.patches:
                 raise KvpatchError(
                     "no-cure",
-                    f"{_shown(pair)} can't run {self.name}: it takes that {need.what}, and this "
+                    f"{_shown(pair)} can't run {self.name}. It needs this: {need.what}; this "
                     "kvpatch has no patch for that on this release",
                     need.hint,
                 )

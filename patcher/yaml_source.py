@@ -68,6 +68,25 @@ def read_yaml(path: Path) -> YamlFile:
         KvpatchError: ``no-file``, ``unreadable``: exit 4.
     """
     shown = str(path)
+    content = read_bytes(path)
+    if len(content) > MOST_BYTES:
+        told = f"it has more than {MOST_BYTES} bytes: no LMCache configuration"
+        return _refused(shown, "", Problem("syntax", told))
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        return _refused(shown, "", Problem("syntax", "it is not UTF-8 text", line))
+    return parse_yaml(text, shown)
+
+
+def read_bytes(path: Path) -> bytes:
+    """A configuration file, or as much of a larger one as shows that it is too large.
+
+    Raises:
+        KvpatchError: ``no-file``, ``unreadable``: exit 4.
+    """
+    shown = str(path)
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
@@ -78,7 +97,7 @@ def read_yaml(path: Path) -> YamlFile:
                 ExitCode.ENVIRONMENT,
             )
         with path.open("rb") as stream:
-            content = stream.read(MOST_BYTES + 1)
+            return stream.read(MOST_BYTES + 1)
     except OSError as error:
         raise KvpatchError(
             "unreadable",
@@ -86,15 +105,6 @@ def read_yaml(path: Path) -> YamlFile:
             "name the YAML file that LMCACHE_CONFIG_FILE names",
             ExitCode.ENVIRONMENT,
         ) from None
-    if len(content) > MOST_BYTES:
-        told = f"it has {found.st_size} bytes, more than {MOST_BYTES}: no LMCache configuration"
-        return _refused(shown, "", Problem("syntax", told))
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        return _refused(shown, "", Problem("syntax", "it is not UTF-8 text", line))
-    return parse_yaml(text, shown)
 
 
 def parse_yaml(text: str, path: str = "-") -> YamlFile:

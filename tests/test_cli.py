@@ -239,3 +239,23 @@ def test_the_folder_kvpatch_is_run_in_is_left_as_it_is(tmp_path: Path, site: Fak
         command = [sys.executable, "-m", "kvpatch", verb, "--site", str(site.path)]
         subprocess.run(command, check=True, capture_output=True, cwd=folder, env=clean_environ())
     assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("verb", ["apply", "status", "profile", "doctor", "smoke"])
+def test_the_help_says_what_the_options_for_the_place_take(verb: str) -> None:
+    told = " ".join(kvpatch(verb, "--help").out.split())
+    assert "--state DIR" in told
+    assert "its interpreter, or the folder of the venv" in told
+
+
+@pytest.mark.parametrize("verb", ["apply", "status", "verify"])
+def test_the_help_says_which_options_may_be_given_again(verb: str) -> None:
+    told = " ".join(kvpatch(verb, "--help").out.split())
+    for option in ("--only ID", "--skip ID"):
+        assert "may be given again." in told.partition(option)[2].partition("--")[0]
+
+
+def test_two_configurations_are_told_in_a_sentence() -> None:
+    told = kvpatch("doctor", "--profile", "blend", "--config", "x.yaml")
+    assert told.code == 2
+    assert "--profile and --config both give a configuration" in told.err

@@ -18,7 +18,7 @@ torch = load_torch()
 pytestmark = [pytest.mark.releases, pytest.mark.tensors]
 
 RELEASES = ["0.3.3", "0.3.9.post2", "0.4.4", "0.5.3", "0.5.6"]
-GDS_RELEASES = ["0.4.4", "0.5.3", "0.5.6"]
+GDS_RELEASES = ["0.4.4", "0.4.7", "0.5.0", "0.5.3", "0.5.6"]
 DATABASE = "lmcache/v1/token_database.py"
 ADAPTER = "lmcache/integration/vllm/vllm_v1_adapter.py"
 BACKEND = "lmcache/v1/storage_backend/gds_backend.py"

@@ -133,6 +133,10 @@ def test_what_to_do_about_an_extension_depends_on_torch_and_on_the_host(
 )
 def test_the_runner_by_default_is_told_by_release(vllm: str, told: str) -> None:
     assert told in runner_check(Version(vllm)).reason
+    if told != "older":
+        assert "VLLM_USE_V2_MODEL_RUNNER=0, as the command of `kvpatch profile`" in (
+            runner_check(Version(vllm)).todo
+        )
 
 
 def test_models_are_read_out_of_the_text_that_names_them() -> None:

@@ -128,7 +128,7 @@ def test_lmcaches_server_is_started_first_and_said_not_to_blend() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("gds", "--vllm", "0.32.0", "--lmcache", "0.4.7"), "silently wrong"),
+        (("gds", "--vllm", "0.32.0", "--lmcache", "0.4.3"), "silently wrong"),
         (("native-offload", "--vllm", "0.10.2"), "no OffloadingConnector"),
         (("mp-cache", "--vllm", "0.11.0", "--lmcache", "0.5.6"), "no LMCacheMPConnector"),
         (("mp-cache", "--vllm", "0.32.0", "--lmcache", "0.3.13"), "how much memory"),
@@ -153,6 +153,56 @@ def test_what_is_missing_is_told_three_times_and_strict_says_no() -> None:
     assert strict.code == 1
     assert {need["id"] for need in strict.data["needs"]} >= {"KV001"}
     assert kvpatch("profile", "cpu-offload", *PAIR, "--strict").code == 0
+
+
+def test_strict_ends_with_a_count_and_repeats_nothing() -> None:
+    plain, strict = (kvpatch("profile", "gds-blend", *GDS, *m) for m in ((), ("--strict",)))
+    assert strict.code == 1
+    new = strict.err.removeprefix(plain.err).splitlines()
+    assert new[0].endswith(f"({plain.err.count('not looked at: ')} missing)")
+    assert len(new) == 2
+    assert not any(line in plain.err for line in new)
+
+
+@pytest.mark.parametrize("form", ["yaml", "env", "serve", "bundle"])
+def test_every_text_names_the_whole_command_for_the_place(tmp_path: Path, form: str) -> None:
+    place = ("--python", "/srv/a b/a long name of a folder for an environment/bin/python")
+    out, named = tmp_path / "out", (*GDS, *place, "--format", form)
+    ended = kvpatch("profile", "gds-blend", *named, "-o", out)
+    assert ended.code == 0, ended.err
+    line = f"`kvpatch apply --python '{place[1]}'`"
+    assert f"first: run {line}" in ended.err
+    told = kvpatch("profile", "gds-blend", *named, "-o", tmp_path / "more", "--json").data
+    assert {need["hint"] for need in told["needs"]} == {f"run {line}"}
+    texts = [one.read_text() for one in out.glob("*")] if form == "bundle" else [out.read_text()]
+    headed = [text for text in texts if "[not known]" in text]
+    assert headed
+    for text in headed:
+        assert text.count(line) == text.count("[not known]")
+    if form != "bundle":
+        printed = kvpatch("profile", "gds-blend", *named).out
+        assert printed.count(line) == printed.count("[not known]") == len(told["needs"])
+
+
+@pytest.mark.parametrize("form", ["yaml", "env", "serve", "bundle"])
+@pytest.mark.parametrize("name", ["blend", "gds-blend"])
+def test_all_that_is_made_sets_what_letter_v_needs(tmp_path: Path, name: str, form: str) -> None:
+    more = ("--gds-path", "/mnt/kv") if "gds" in name else ()
+    ended = kvpatch("profile", name, *PAIR, *more, "--format", form, "-o", tmp_path / "out")
+    made = tmp_path / "out" / "vllm.env" if form == "bundle" else tmp_path / "out"
+    lines = [line.lstrip("# ").removeprefix("export ") for line in made.read_text().splitlines()]
+    assert lines.count("VLLM_USE_V2_MODEL_RUNNER=0") == 1
+    start = tmp_path / "out" / "serve.sh" if form == "bundle" else made
+    assert '"kv_connector_extra_config": {"use_layerwise": true}' in start.read_text()
+    assert ended.err.count("Model Runner V2") == 1
+    assert "VLLM_USE_V2_MODEL_RUNNER=0 is set with the command" in ended.err
+
+
+def test_a_folder_below_the_given_one_is_told_in_one_line(model: Path) -> None:
+    ended = kvpatch("profile", "gds-blend", *GDS, "--model", model, "--tp", "2")
+    folder = yaml.safe_load(ended.out)["gds_path"]
+    assert [folder in line for line in ended.err.splitlines()].count(True) == 1
+    assert "below it" in " ".join(kvpatch("profile", "--help").out.split())
 
 
 def test_set_changes_keys_adds_keys_and_refuses_unknown_ones() -> None:
@@ -225,6 +275,7 @@ def test_the_environment_is_one_that_a_shell_reads() -> None:
         (("gds", *PAIR, "--gds-path", "relative"), 2),
         (("blend", *GDS), 2),
         (("gds", "--lmcache", "9.9.9"), 3),
+        (("gds-blend", "--vllm", "0.8.0", "--lmcache", "0.3.3"), 3),
         (("cpu-offload", *PAIR, "-o", "/none/x.yaml"), 4),
     ],
 )

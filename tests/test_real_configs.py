@@ -17,7 +17,7 @@ from kvpatch.lint import Surroundings, lint
 from kvpatch.model_config import parse_model
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.render import Rendered, render
-from kvpatch.rules import Level
+from kvpatch.rules import CORRUPTS, Level
 from kvpatch.schema import CONFIG
 from kvpatch.schema_source import parse_schema
 from kvpatch.sizing import Wanted
@@ -70,7 +70,8 @@ def test_releases_have_as_many_keys_as_were_counted(release: str, keys: int) -> 
 
 
 PROFILES = ("gds", "gds-blend", "blend", "cpu-offload")
-CORRUPT = (Version("0.3.7"), Version("0.5.4rc3"))
+# From 0.4.4 on a patch pairs GDS data with its own keys.
+CORRUPT = (Version("0.3.7"), Version("0.4.4"))
 # Where layerwise loading turns save_unfull_chunk off, whatever the file says.
 TURNED_OFF = ("0.3.7", "0.3.9")
 ODD = "/mnt/a \"b\": 'c' #\u00e4"
@@ -191,4 +192,6 @@ def test_lint_has_nothing_against_what_a_profile_writes(release: str) -> None:
             python=(3, 12),
         )
         found = lint(parse_yaml(made.text), schema_of(release), history, around).findings
-        assert [one.message for one in found if one.level is Level.ERROR] == [], name
+        # Where the file needs KV009 to be right, lint may say so of the release as it is.
+        allowed = {CORRUPTS} if "S" in {need.id for need in made.needs} else set()
+        assert {one.rule for one in found if one.level is Level.ERROR} <= allowed, name

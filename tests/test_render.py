@@ -6,20 +6,30 @@ import shlex
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from kvpatch.curing import curable
+from kvpatch.model_config import parse_model
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.render import Rendered, render
+from kvpatch.render import header as top_of
 from kvpatch.schema import Key, Schema
 from kvpatch.series import discover
+from kvpatch.sizing import Wanted
 from kvpatch.templates import Pair, load, names, profiles
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+MODEL = {
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "hidden_size": 256,
+    "max_position_embeddings": 4096,
+}
 GDS = {"gds_path": "/mnt/nvme/lmcache"}
 NEW = [
     "chunk_size",
@@ -171,10 +181,24 @@ def test_an_unknown_profile_is_a_usage_error_that_names_those_there_are(name: st
     assert "gds-blend" in caught.value.hint
 
 
+@pytest.mark.parametrize("profile", names())
+@pytest.mark.parametrize("vllm", ["0.16.0", "0.40.0"])
+def test_no_header_has_two_empty_lines_in_a_row(profile: str, vllm: str) -> None:
+    template, pair = load(profile), pair_of("0.5.6", vllm, False)
+    settings = GDS if template.gds else {}
+    lines = top_of(template, pair, render(profile, schema(NEW), pair, settings))
+    assert "#" in lines
+    assert lines[-1] != "#"
+    assert not any(one == two == "#" for one, two in pairwise(lines))
+
+
 def test_an_unknown_setting_is_a_usage_error() -> None:
-    with pytest.raises(KvpatchError) as caught:
-        made(settings={"gdspath": "/a"})
-    assert (caught.value.code, caught.value.exit_code) == ("unknown-setting", ExitCode.USAGE)
+    for profile, hint in (("gds-blend", "it has --gds-path"), ("blend", "gds-blend and gds do")):
+        with pytest.raises(KvpatchError) as caught:
+            made(settings={"gds-pat": "/a"}, profile=profile)
+        assert (caught.value.code, caught.value.exit_code) == ("unknown-setting", ExitCode.USAGE)
+        assert caught.value.message == f"the profile {profile} has no --gds-pat"
+        assert hint in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -230,6 +254,20 @@ def test_a_path_that_cannot_be_meant_is_a_usage_error(path: str, why: str) -> No
     assert why in caught.value.message
     assert caught.value.message.isascii()
     assert caught.value.message.isprintable()
+
+
+@pytest.mark.parametrize(("folder", "shown"), [("/mnt/kv", "'/mnt/kv'"), ("/mnt/\u00e4", "xe4")])
+def test_the_folder_that_a_model_gets_below_the_given_one_is_told(folder: str, shown: str) -> None:
+    model = parse_model(MODEL, "m")
+    pair = pair_of("0.5.6", "0.32.0")
+    given = {"gds_path": folder}
+    rendered = render("gds-blend", schema(NEW), pair, given, Wanted(model, ranks=2))
+    assert loaded(rendered)["gds_path"] == f"{folder}/m-tp2-lmcache0.5.6"
+    (note,) = [note for note in rendered.notes if "m-tp2-lmcache0.5.6" in note]
+    assert "a folder of its own" in note
+    assert shown in note
+    assert rendered.text.isascii()
+    assert not any("folder of its own" in note for note in made(settings=given).notes)
 
 
 def test_several_folders_go_only_where_lmcache_shares_them_out() -> None:
@@ -330,6 +368,7 @@ def test_what_no_patch_is_made_for_is_refused(profile: str, lmcache: str, vllm: 
         with pytest.raises(KvpatchError, match="no patch for that on this release") as caught:
             made(lmcache=lmcache, vllm=vllm, profile=profile, registered=state)
         assert (caught.value.code, caught.value.exit_code) == ("no-cure", ExitCode.REFUSED)
+        assert f"can't run {profile}. It needs this: LMCache" in caught.value.message
 
 
 def test_a_release_without_a_patch_for_the_separator_is_warned_of() -> None:
@@ -396,36 +435,108 @@ def test_without_a_vllm_what_hangs_on_it_is_not_known() -> None:
 
 @pytest.mark.parametrize(
     ("lmcache", "corrupts"),
-    [
-        ("0.3.6", False),
-        ("0.3.7", True),
-        ("0.3.9.post2", True),
-        ("0.4.8.dev42", True),
-        ("0.5.4rc2", True),
-        ("0.5.4rc3", False),
-        ("0.5.6", False),
-    ],
+    [("0.3.6", False), ("0.3.7", True), ("0.3.9.post2", True), ("0.4.3", True), ("0.4.4", False)],
 )
-def test_the_releases_that_mix_up_gds_keys_are_refused(lmcache: str, corrupts: bool) -> None:
+def test_the_releases_that_mix_up_gds_keys_are_refused_where_no_patch_mends_it(
+    lmcache: str, corrupts: bool
+) -> None:
     for profile, instead in (("gds", "cpu-offload"), ("gds-blend", "blend")):
         if not corrupts and profile == "gds-blend" and Version(lmcache) < Version("0.4.4"):
             continue
         if not corrupts:
-            assert made(lmcache=lmcache, profile=profile).text
+            assert made(lmcache=lmcache, vllm="0.11.0", profile=profile).text
             continue
         with pytest.raises(KvpatchError, match="silently wrong") as caught:
             made(lmcache=lmcache, profile=profile)
         assert caught.value.hint.endswith(f"the profile {instead}")
 
 
-def test_a_release_outside_of_what_was_tested_is_noted() -> None:
-    assert not any("was made for" in note for note in made().notes)
-    (note,) = [
-        note
-        for note in made(lmcache="0.9.0", profile="cpu-offload").notes
-        if "was made for" in note
-    ]
-    assert "not for 0.9.0" in note
+@pytest.mark.parametrize(
+    ("lmcache", "mixed_up"),
+    [
+        ("0.4.4", True),
+        ("0.5.0", True),
+        ("0.4.8.dev42", True),
+        ("0.5.3", True),
+        ("0.5.4rc2", True),
+        ("0.5.4rc3", False),
+        ("0.5.6", False),
+    ],
+)
+@pytest.mark.parametrize("profile", ["gds", "gds-blend"])
+def test_mixed_up_gds_keys_are_a_need_that_kv009_meets(
+    profile: str, lmcache: str, mixed_up: bool
+) -> None:
+    for state in (True, False, None):
+        rendered = made(lmcache=lmcache, vllm="0.25.1", profile=profile, registered=state)
+        found = {need.id: (need.patches, need.present) for need in rendered.needs}
+        assert found.get("S") == ((("KV009",), state) if mixed_up else None)
+        told = [one for one in rendered.warnings if "0.5.6 alone" in one]
+        assert len(told) == mixed_up
+
+
+@pytest.mark.parametrize(
+    ("lmcache", "vllm", "told"),
+    [
+        ("0.9.0", "0.32.0", "LMCache 0.9.0 is untested: this kvpatch knows LMCache 0.3.3 to"),
+        ("0.5.6", "0.40.0", "vLLM 0.40.0 is untested: this kvpatch knows vLLM 0.8.5 to"),
+    ],
+)
+def test_a_newer_release_than_known_is_warned_of_at_the_top(
+    lmcache: str, vllm: str, told: str
+) -> None:
+    rendered = made(lmcache=lmcache, vllm=vllm, profile="cpu-offload")
+    assert [told in one for one in rendered.warnings].count(True) == 1
+    before, untested, after = header(rendered).partition(f"WARNING: {told}")
+    assert untested
+    assert before.rstrip().endswith(f"For LMCache {lmcache} and vLLM {vllm}.")
+    assert told not in after
+
+
+def test_a_newer_release_than_known_is_not_promised_that_apply_will_do() -> None:
+    known, newer = made(registered=None), made(vllm="0.40.0", registered=None)
+    assert {need.hint for need in known.needs} == {"run `kvpatch apply`"}
+    assert {need.id for need in newer.needs} == {need.id for need in known.needs}
+    assert {need.hint for need in newer.needs} == {
+        "try `kvpatch apply`, which is untested on this pair"
+    }
+    assert not any("untested" in one for one in known.warnings)
+    assert not any("untested" in one for one in made(vllm="0.32.0+cpu").warnings)
+
+
+@pytest.mark.parametrize(
+    ("lmcache", "vllm", "told"),
+    [
+        ("0.3.3", "0.8.0", "vLLM 0.8.0 is too old for cpu-offload: kvpatch covers vLLM 0.8.5 to"),
+        ("0.3.2", "0.11.0", "LMCache 0.3.2 is too old for cpu-offload: kvpatch covers LMCache"),
+    ],
+)
+def test_an_older_release_than_supported_is_refused_with_the_range(
+    lmcache: str, vllm: str, told: str
+) -> None:
+    with pytest.raises(KvpatchError) as caught:
+        made(lmcache=lmcache, vllm=vllm, profile="cpu-offload")
+    assert (caught.value.code, caught.value.exit_code) == ("no-cure", ExitCode.REFUSED)
+    assert caught.value.message.startswith(told)
+
+
+PLACE = ("--python", "/srv/a  b/\u00e4/bin/python", "--state", "/var/lib/kvpatch/of/this/host")
+
+
+def test_every_command_of_the_header_is_whole_and_for_the_named_place() -> None:
+    pair = pair_of("0.5.6", "0.32.0", False)
+    rendered = render("gds-blend", schema(NEW), pair, GDS, place=PLACE)
+    (hint,) = {need.hint for need in rendered.needs}
+    line = hint.removeprefix("run `").removesuffix("`")
+    said = subprocess.run(
+        ["bash", "-c", f"kvpatch() {{ printf '%s\\0' \"$@\"; }}; {line}"],
+        capture_output=True,
+        check=True,
+    )
+    assert said.stdout.decode().split("\0")[:-1] == ["apply", *PLACE]
+    assert rendered.text.isascii()
+    assert rendered.text.count(f"`{line}`") == len(rendered.needs) > 1
+    assert rendered.text.count("kvpatch apply") == len(rendered.needs)
 
 
 def command(rendered: Rendered) -> str:
@@ -497,7 +608,7 @@ def test_every_template_says_what_it_is_for_and_what_it_was_tested_on() -> None:
     ]
     for info in infos:
         assert info.purpose
-        assert bool(info.needs) is ("blend" in info.name)
+        assert bool(info.needs) is ("blend" in info.name or info.name == "gds")
         assert set(info.tested) == {"lmcache", "vllm"}
         for spec in info.tested.values():
             assert SpecifierSet(spec)

@@ -44,7 +44,37 @@ def test_letter_v_is_met_by_the_bare_setting_where_vllm_reads_it(
 
 def test_workers_get_the_file_and_the_seed() -> None:
     found = serve("gds-blend", "0.32.0")
-    assert found.environ == {"LMCACHE_CONFIG_FILE": "/etc/l.yaml", "PYTHONHASHSEED": "0"}
+    named = {"LMCACHE_CONFIG_FILE": "/etc/l.yaml", "PYTHONHASHSEED": "0"}
+    assert found.environ == {**named, "VLLM_USE_V2_MODEL_RUNNER": "0"}
+    assert serve("gds-blend", "0.21.0").environ == named
+
+
+@pytest.mark.parametrize(
+    ("vllm", "models"),
+    [
+        ("0.21.0", ""),
+        ("0.22.0", "Qwen3"),
+        ("0.25.0", "Qwen3, Llama, Qwen2"),
+        ("0.32.0", "all models"),
+    ],
+)
+@pytest.mark.parametrize("profile", ["blend", "gds-blend", "gds", "cpu-offload"])
+def test_the_older_model_runner_is_set_where_the_other_is_the_default_and_said_once(
+    profile: str, vllm: str, models: str
+) -> None:
+    found = serve(profile, vllm)
+    assert found.environ.get("VLLM_USE_V2_MODEL_RUNNER") == ("0" if models else None)
+    told = [note for note in found.notes if "Model Runner V2" in note]
+    assert len(told) == bool(models)
+    for note in told:
+        assert note.startswith("VLLM_USE_V2_MODEL_RUNNER=0 is set with the command (letter V)")
+        assert f"vLLM {vllm} would take Model Runner V2 for {models}, on which" in note
+        assert "reported to hang" in note
+
+
+@pytest.mark.parametrize("profile", ["mp-cache", "native-offload"])
+def test_without_lmcaches_connector_the_runner_is_left_alone(profile: str) -> None:
+    assert "VLLM_USE_V2_MODEL_RUNNER" not in serve(profile, "0.32.0").environ
 
 
 @pytest.mark.parametrize(

@@ -279,10 +279,10 @@ def test_an_unknown_profile_and_two_configurations_are_usage(site: FakeSite, con
 
 def test_a_model_that_is_not_there_is_said_before_anything_starts(tmp_path: Path) -> None:
     ran = kvpatch("smoke", "--site", tmp_path, "--json", "--model", tmp_path / "none")
-    assert (ran.code, ran.error["code"]) == (2, "no-model")
+    assert (ran.code, ran.error["code"]) == (4, "no-model")
     assert ran.error["message"] == f"there is no model folder {tmp_path / 'none'}"
     ran = kvpatch("smoke", "--site", tmp_path, "--json", "--model", tmp_path)
-    assert (ran.code, ran.error["code"]) == (2, "no-model")
+    assert (ran.code, ran.error["code"]) == (4, "no-model")
     assert ran.error["message"] == f"there is no config.json in {tmp_path}"
 
 

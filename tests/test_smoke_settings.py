@@ -57,8 +57,11 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, content: byt
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(KvpatchError, match="No such file"):
-        wanted.read_config(tmp_path / "none.yaml")
+    for path, code in ((tmp_path / "none.yaml", "unreadable"), (tmp_path, "no-file")):
+        with pytest.raises(KvpatchError) as caught:
+            wanted.read_config(path)
+        assert (caught.value.code, caught.value.exit_code) == (code, ExitCode.ENVIRONMENT)
+        assert "Errno" not in caught.value.message
 
 
 def test_starts_differ_by_their_connector_alone() -> None:

@@ -272,7 +272,8 @@ def test_a_pair_that_was_green_and_is_red_is_a_no(index: SmallIndex, tmp_path: P
     [
         (["--vllm", "newest"], 2, "bad-spec"),
         (["--vllm", ">99"], 4, "no-releases"),
-        (["--baseline", "/nowhere"], 2, "bad-baseline"),
+        (["--baseline", "/nowhere"], 4, "unreadable"),
+        (["--baseline", __file__], 2, "bad-baseline"),
         (["--source", "/nowhere"], 4, "bad-source"),
         (["--jobs", "0"], 2, "usage"),
         (["--html", "/nowhere/page.html"], 4, "not-written"),

@@ -25,8 +25,8 @@ def told(profile: str, lmcache: str, vllm: str | None) -> str:
 @pytest.mark.parametrize(
     ("profile", "lmcache", "vllm", "expected"),
     [
-        ("gds", "0.5.3", "0.32.0", "take LMCache 0.5.4, or the profile cpu-offload"),
-        ("gds-blend", "0.3.5", "0.11.0", "take LMCache 0.5.4, or the profile blend"),
+        ("gds", "0.4.3", "0.32.0", "take LMCache 0.4.4, or the profile cpu-offload"),
+        ("gds-blend", "0.3.5", "0.11.0", "take LMCache 0.4.4, or the profile blend"),
         ("gds-blend", "0.5.7rc2", "0.32.0", "take LMCache 0.5.6, or the profile cpu-offload"),
         ("blend", "0.4.5", "0.32.0", "take LMCache 0.4.7, or the profile cpu-offload"),
         ("blend", "0.3.12", "0.24.0", "take LMCache 0.3.14, or the profile native-offload"),
@@ -62,7 +62,7 @@ def test_what_is_named_can_run_it(profile: str, vllm: str) -> None:
 
 
 def test_a_final_release_is_named_before_a_prerelease() -> None:
-    found = [Version("0.5.4rc3"), Version("0.5.4"), Version("0.5.3")]
-    pair = curable(Version("0.5.3"), Version("0.32.0"))
+    found = [Version("0.5.4rc3"), Version("0.5.4"), Version("0.4.3")]
+    pair = curable(Version("0.4.3"), Version("0.32.0"))
     assert "LMCache 0.5.4," in ways_out(load("gds"), pair, curable, found, [])
     assert "LMCache 0.5.4rc3," in ways_out(load("gds"), pair, curable, found[:1], [])

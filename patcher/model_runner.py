@@ -1,0 +1,18 @@
+"""Which model runner a release of vLLM takes by default, and how the older one is taken.
+
+From vLLM's released sources; ``VllmConfig.use_v2_model_runner`` asks the variable before the model.
+"""
+
+from __future__ import annotations
+
+from packaging.version import Version
+
+VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
+_ALL = "all models"
+_SINCE = (("0.22", "Qwen3"), ("0.23", "Llama"), ("0.25", "Qwen2"), ("0.29", _ALL))
+
+
+def second_runner_for(vllm: Version | None) -> str:
+    """The models that this vLLM takes Model Runner V2 for by default; empty for none."""
+    found = [who for since, who in _SINCE if vllm is not None and vllm >= Version(since)]
+    return _ALL if _ALL in found else ", ".join(found)

@@ -1,0 +1,33 @@
+"""The model runner that a release of vLLM takes by default."""
+
+from __future__ import annotations
+
+import pytest
+from kvpatch.model_runner import VARIABLE, second_runner_for
+from packaging.version import Version
+from releases import release_file
+
+
+@pytest.mark.parametrize(
+    ("vllm", "models"),
+    [
+        ("0.21.0", ""),
+        ("0.22.0", "Qwen3"),
+        ("0.23.0", "Qwen3, Llama"),
+        ("0.25.0", "Qwen3, Llama, Qwen2"),
+        ("0.29.0", "all models"),
+        ("0.33.0", "all models"),
+    ],
+)
+def test_only_the_default_of_the_given_release_is_told(vllm: str, models: str) -> None:
+    assert second_runner_for(Version(vllm)) == models
+
+
+def test_without_a_release_nothing_is_known() -> None:
+    assert second_runner_for(None) == ""
+
+
+@pytest.mark.releases
+@pytest.mark.parametrize("vllm", ["0.22.0", "0.25.1", "0.32.0", "0.33.0"])
+def test_every_release_with_that_default_reads_the_variable(vllm: str) -> None:
+    assert f'"{VARIABLE}"'.encode() in bytes(release_file("vllm", vllm, "vllm/envs.py"))
