@@ -69,7 +69,7 @@ def sends_list(module: ast.Module, _version: Version) -> Judgement:
     # Beside the two statements: the parameter is read for the hashes, and nothing is rebound.
     known = [*ast.walk(suite[at]), *ast.walk(suite[at - 1])]
     known += [node for call in find(lookup, _HASHED) for node in ast.walk(call)]
-    strange = [
+    strange: list[ast.AST] = [
         node
         for node in ast.walk(module)
         if (isinstance(node, ast.Name) and node.id == "list" and not _loads(node))
