@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
@@ -106,9 +106,23 @@ def lint(file: YamlFile, schema: Schema, history: History, around: Surroundings)
         python=around.python,
         gds_blends=around.gds_blends,
     )
+    named_otherwise = lint_names.stand_ins(context)
     for check in _CHECKS:
-        found.extend(check(context))
+        found.extend(_settled(check(context), named_otherwise))
     return Linted(tuple(sorted(found, key=_order)), seen)
+
+
+def _settled(found: Iterator[Finding], stand_ins: Mapping[str, bool]) -> Iterator[Finding]:
+    """The findings without what would write a key whose value stands under another name.
+
+    Where a certain rename brings the key, what is said of its absence waits for that.
+    """
+    for finding in found:
+        fix = finding.fix
+        if fix is None or fix.kind != "set" or fix.key not in stand_ins:
+            yield finding
+        elif not stand_ins[fix.key]:
+            yield replace(finding, fix=None)
 
 
 def _order(finding: Finding) -> tuple[int, int, str, str]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from . import rules
 from .coercion import PREFIX
 from .key_history import nearest
 from .lint_context import Context
 from .rules import Finding, Fix, Level
-from .schema import EXTRA
+from .schema import EXTRA, Key
 
 # Read inside extra_config by code that is not read for the schema, and a top-level key as well.
 _BOTH = frozenset({"audit_actual_remote_url"})
@@ -80,6 +81,29 @@ def nearest_upper(name: str, known: set[str]) -> str | None:
     return found.upper() if found else None
 
 
+def stand_ins(context: Context) -> Mapping[str, bool]:
+    """Keys that are not in the file while a value stands there under a name close to theirs.
+
+    True for those that a certain rename brings.
+    """
+    found: dict[str, bool] = {}
+    for name, entry in context.file.entries.items():
+        if entry.value is None or name == EXTRA:
+            continue
+        if name.startswith(f"{EXTRA}."):
+            told = [*_inside(context, name)]
+        elif name in context.schema.keys or name in context.schema.aliases:
+            continue
+        else:
+            told = [_unknown(context, name)]
+        fixes = [one.fix for one in told if one.fix is not None]
+        if fixes:
+            found[fixes[0].name] = True
+        elif "." not in name and (close := nearest(name, [*context.schema.keys])):
+            found.setdefault(close, False)
+    return {name: sure for name, sure in found.items() if name not in context.file.entries}
+
+
 def _inside(context: Context, name: str) -> Iterator[Finding]:
     inner = name.partition(".")[2]
     if inner in context.schema.extra:
@@ -112,6 +136,9 @@ def _unknown(context: Context, name: str) -> Finding:
         new = renaming.name
         old = name in history.first_line
         told += f"; it is {new} since lmcache.v1" if old else _since(new, renaming.since)
+    elif (plural := schema.keys.get(f"{name}s")) is not None and "list" in plural.type:
+        new = plural.name
+        told += f"; it is {new} here, a list"
     else:
         new = None
         spans = history.told(name)
@@ -119,13 +146,22 @@ def _unknown(context: Context, name: str) -> Finding:
         told += f" ({spans} had it)" if spans and name not in schema.keys else ""
         told += f"; the nearest is {close}" if close else ""
     fix = Fix("rename", name, new) if new and new not in context.file.entries else None
-    if fix is not None and fix.name == "blend_recompute_ratio":
-        # The older key is one number, the newer a list.
-        value = context.file.values.get(name)
-        one = value[0] if isinstance(value, list) and len(value) == 1 else value
-        certain = not isinstance(one, list)
-        fix = Fix("rename", name, fix.name, one, changes_value=True) if certain else None
+    if fix is not None:
+        fix = _with_value(fix, schema.keys[fix.name], context.file.values.get(name))
     return _at(context, rules.UNKNOWN_KEY, told, name, fix)
+
+
+def _with_value(fix: Fix, key: Key, value: Any) -> Fix | None:
+    """The rename with the value in the form of the new key; None where that is not certain."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if "list" in key.type and number:
+        return Fix("rename", fix.key, fix.name, [value], changes_value=True)
+    if isinstance(value, list) and key.type in ("int", "float"):
+        one = value[0] if len(value) == 1 else None
+        if isinstance(one, list | None):
+            return None
+        return Fix("rename", fix.key, fix.name, one, changes_value=True)
+    return fix
 
 
 def _since(name: str, since: str) -> str:

@@ -79,10 +79,13 @@ def write_over(path: Path, text: str) -> None:
 
 
 def _together(fixes: Sequence[Fix]) -> tuple[Fix, ...]:
-    """The fixes that can go in at once: one a key, and one a new name."""
+    """The fixes that can go in at once: one a key, and one a new name; a rename before others.
+
+    What was written by the user is kept that way where another fix would write the same key.
+    """
     chosen: list[Fix] = []
     touched: set[str] = set()
-    for fix in fixes:
+    for fix in sorted(fixes, key=lambda one: one.kind != "rename"):
         names = {fix.key, fix.name} - {""}
         if not names & touched:
             chosen.append(fix)

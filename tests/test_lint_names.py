@@ -84,3 +84,37 @@ def test_a_look_alike_variable_is_named_with_the_right_one() -> None:
     assert "LMCACHE_CHUNK_SIZE" in found["LMCACHE_CHUNKSIZE"]
     assert "LMCACHE_CONFIG_FILE" in found["LMCACHE_CONFIG_PATH"]
     assert "LMCACHE_GDS_BUFFER_SIZE" in found["LMCACHE_CUFILE_BUFFER_SIZE"]
+
+
+def test_what_a_rename_brings_is_not_missed_meanwhile() -> None:
+    text = (
+        "enable_blending: true\nuse_layerwise: true\nsave_unfull_chunk: true\n"
+        "blend_recompute_ratio: 0.3\nblend_check_layer: 2\n"
+    )
+    linted = run(text)
+    fixes = {one.key: one.fix for one in linted.findings}
+    assert {name: fix.value for name, fix in fixes.items() if fix} == {
+        "blend_recompute_ratio": [0.3],
+        "blend_check_layer": [2],
+    }
+    assert {one.rule for one in linted.findings} == {rules.UNKNOWN_KEY}
+
+
+def test_what_may_stand_under_another_name_is_asked_for_and_not_made_up() -> None:
+    text = "enable_blending: true\nsave_unfull_chunk: true\nuse_layerwize: false\n"
+    assert only(run(text), rules.LAYERWISE).fix is None
+    empty = run(text.replace("use_layerwize: false", "use_layerwize:"))
+    assert only(empty, rules.LAYERWISE).fix is not None
+
+
+@pytest.mark.parametrize(
+    ("written", "value"), [("[0.3]", 0.3), ("0.3", 0.3), ("[0.3, 0.4]", None), ("[[0.3]]", None)]
+)
+def test_a_list_becomes_the_one_number_that_an_older_key_takes(
+    written: str, value: float | None
+) -> None:
+    found = only(run(f"blend_recompute_ratios: {written}\n", "0.3.5"), rules.UNKNOWN_KEY)
+    after = None
+    if found.fix is not None:
+        after = found.fix.value if found.fix.changes_value else float(written)
+    assert after == value

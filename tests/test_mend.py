@@ -162,6 +162,52 @@ def test_a_separator_that_became_a_comment_is_quoted_and_the_comment_goes(
 
 
 @pytest.mark.releases
+def test_a_value_under_a_name_close_to_the_right_one_is_kept_with_its_comment() -> None:
+    text = (
+        "enable_blending: true\nblend_recompute_ratio: 0.3   # ours\nblend_check_layer: 2\n"
+        "use_layerwise: true\nsave_unfull_chunk: true\n"
+    )
+    file, fixes = mended(parse_yaml(text), check)
+    renamed = text.replace("ratio: 0.3  ", "ratios: [0.3]").replace("layer: 2", "layers: [2]")
+    assert file.text == renamed
+    assert [fix.kind for fix in fixes] == ["rename", "rename"]
+    assert check(file) == ()
+
+
+# Keys that more than one rule may write, each with values that call for one of these rules.
+_WRITTEN_BY_SEVERAL = {
+    "use_layerwise": ('"yes"', "false"),
+    "save_unfull_chunk": ('"yes"', "false"),
+    "local_cpu": ('"yes"', "true"),
+    "max_local_cpu_size": ('"5GB"', "0", "-1", "5368709120"),
+    "blend_special_str": ("", " # # ", '""'),
+    "gds_buffer_size": ("4294967296", "0"),
+    "retrieve_locations": ('"[GdsBackend]"', "[LocalCPUBackend]"),
+    "blend_check_layers": ('"[2]"', ""),
+    "blend_recompute_ratios": ('"[0.3]"', ""),
+}
+
+
+@pytest.mark.releases
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(name, value) for name, values in _WRITTEN_BY_SEVERAL.items() for value in values],
+)
+@pytest.mark.parametrize("close", ["", "s", "x"])
+def test_rules_that_write_the_same_key_keep_what_stands_under_a_close_name(
+    name: str, value: str, close: str
+) -> None:
+    close = name[:-1] if close == "s" and name.endswith("s") else f"{name}{close}"
+    before = parse_yaml(f"{close}: {value}\nenable_blending: true\ngds_path: /mnt/a\n")
+    file, fixes = mended(before, check)
+    assert not [one for one in check(file) if one.fix is not None]
+    assert len({fix.key for fix in fixes}) == len(fixes) or close == name
+    if close != name and before.values[close] is not None:
+        # It was renamed, or the right key is left to the user.
+        assert (name in file.values) is (close not in file.values)
+
+
+@pytest.mark.releases
 def test_a_comment_that_may_be_one_is_told_and_left() -> None:
     text = f"{BLENDS}blend_special_str: # # # what\n"
     file, fixes = mended(parse_yaml(text), check)
