@@ -17,6 +17,7 @@ from .schema import Schema
 from .yaml_source import YamlFile
 
 if TYPE_CHECKING:
+    from .absence import Absence
     from .launch import Launch
 
 _CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
@@ -26,6 +27,7 @@ _CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     lint_values.values,
     lint_values.turned,
     lint_combinations.blending,
+    lint_combinations.patches,
     lint_combinations.gds,
     lint_combinations.tiers,
     lint_combinations.hashing,
@@ -45,6 +47,7 @@ class Surroundings:
         vllm: its release.
         python: version of the Python that it runs on.
         gds_blends: whether the patch for GDS with blending is in place; None where nobody looked.
+        absence: tells which patches that blending needs are not in place; None as before.
     """
 
     environ: Mapping[str, str] | None = None
@@ -53,6 +56,7 @@ class Surroundings:
     vllm: Version | None = None
     python: tuple[int, ...] | None = None
     gds_blends: bool | None = None
+    absence: Callable[[], Absence] | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -105,6 +109,7 @@ def lint(file: YamlFile, schema: Schema, history: History, around: Surroundings)
         vllm=around.vllm,
         python=around.python,
         gds_blends=around.gds_blends,
+        absence=around.absence,
     )
     named_otherwise = lint_names.stand_ins(context)
     for check in _CHECKS:

@@ -15,6 +15,8 @@ _STAGING_GB = 5.0
 _RATIO = 0.15
 _CBOR = Version("0.4.6")
 _CORRUPT = (Version("0.3.7"), Version("0.5.4rc3"))
+_CURABLE = Version("0.4.4")
+"""First release that the patch KV009 is made for."""
 _HASH_NONE = (Version("0.3.4"), Version("0.4"))
 _PLACEHOLDER = "/dev/null"
 
@@ -61,16 +63,41 @@ def gds(context: Context) -> Iterator[Finding]:
     if buffer and not context.value(buffer) and not _lost(context, buffer):
         message = f"gds_path needs {buffer}, in MiB, large enough for a whole prompt"
         yield context.found(rules.NO_BUFFER, message, "gds_path")
-    first, fixed = _CORRUPT
-    if first <= context.lmcache < fixed:
-        message = (
-            f"LMCache {context.schema.version} can mix up GDS chunks when requests store a shared "
-            "prefix at once; take 0.5.4 or newer"
-        )
-        yield context.found(rules.CORRUPTS, message, "gds_path")
+    yield from _wrong_keys(context)
     yield from _path(context)
     if context.blends:
         yield from _gds_and_blending(context)
+
+
+def _wrong_keys(context: Context) -> Iterator[Finding]:
+    first, fixed = _CORRUPT
+    if not first <= context.lmcache < fixed:
+        return
+    told = (
+        f"LMCache {context.schema.version} can mix up GDS chunks when requests store a shared "
+        "prefix at once"
+    )
+    if context.lmcache < _CURABLE:
+        yield context.found(rules.CORRUPTS, f"{told}; take 0.5.4 or newer", "gds_path")
+    elif context.gds_blends is None:
+        message = f"{told}, unless KV009 is in place: see `kvpatch status`, or take 0.5.4"
+        yield context.found(rules.CORRUPTS, message, "gds_path", lower=Level.NOTE)
+    elif not context.gds_blends:
+        message = f"{told}: `kvpatch apply` (KV009), or take 0.5.4 or newer"
+        yield context.found(rules.CORRUPTS, message, "gds_path")
+
+
+def patches(context: Context) -> Iterator[Finding]:
+    """Patches that blending needs and that are not in place where it will run."""
+    if not context.blends or context.absence is None:
+        return
+    found = context.absence()
+    if found.patches:
+        message = f"here patches for blending are missing ({', '.join(found.patches)}): "
+        yield context.found(rules.PATCHES, f"{message}`kvpatch apply`", "enable_blending")
+    elif found.unsure:
+        message = "whether all patches for blending are in place can't be told: `kvpatch status`"
+        yield context.found(rules.PATCHES, message, "enable_blending", lower=Level.NOTE)
 
 
 def _gds_and_blending(context: Context) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from .schema import Schema
 from .yaml_source import YamlFile
 
 if TYPE_CHECKING:
+    from .absence import Absence
     from .launch import Launch
 
 
@@ -34,6 +35,7 @@ class Context:
         vllm: its release; None where it is not known.
         python: version of the target's Python, such as ``(3, 11)``; None where it is not known.
         gds_blends: whether the patch for GDS with blending is in place; None where nobody looked.
+        absence: tells which patches that blending needs are not in place; None as before.
     """
 
     file: YamlFile
@@ -47,6 +49,7 @@ class Context:
     vllm: Version | None = None
     python: tuple[int, ...] | None = None
     gds_blends: bool | None = None
+    absence: Callable[[], Absence] | None = None
 
     @property
     def lmcache(self) -> Version:

@@ -53,7 +53,13 @@ def run_lint(path: Path, asked: Asked) -> Report:
     file = read_yaml(path)
     release = find_release(asked.python, asked.site, asked.lmcache, asked.vllm)
     around = Surroundings(
-        environ, asked.pid is not None, launch, release.vllm, release.python, release.gds_blends
+        environ,
+        asked.pid is not None,
+        launch,
+        release.vllm,
+        release.python,
+        release.gds_blends,
+        release.absence,
     )
     history = key_history.load()
 

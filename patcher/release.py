@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import source_hash
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
+from .absence import Absence, Installed, absence
 from .cache import default_cache
 from .deduction import deduced
 from .links import read_regular
@@ -19,6 +21,7 @@ from .schema_code import keep, kept
 
 FIRST = Version("0.3.3")
 _GDS_PATCH = b"# kvpatch KV009"
+_GDS_FILES = (*READERS, "lmcache/v1/storage_backend/storage_manager.py")
 
 Read = Callable[[str], bytes | None]
 
@@ -33,6 +36,8 @@ class Release:
         vllm: release of the vLLM beside it; None where there is none, or none was named.
         python: version of the Python it runs on; None where it is not known.
         gds_blends: whether kvpatch's patch for GDS with blending is there; None as before.
+        absence: tells which patches that blending needs are not there; None for a release that is
+            not installed.
     """
 
     lmcache: Version
@@ -40,6 +45,7 @@ class Release:
     vllm: Version | None = None
     python: tuple[int, ...] | None = None
     gds_blends: bool | None = None
+    absence: Callable[[], Absence] | None = None
 
 
 def find_release(
@@ -77,26 +83,38 @@ def _installed(python: Path | None, site: Path | None, vllm: Version | None) -> 
     packages, running = _packages(python, site)
     found = packages["lmcache"]
 
-    def read(path: str) -> bytes | None:
-        try:
-            return read_regular(f"{found.site}/{path}")
-        except OSError as error:
-            raise KvpatchError(
-                "unreadable",
-                f"{found.site / path} can't be read: {error.strerror}",
-                "see that this user may read the environment's files",
-                ExitCode.ENVIRONMENT,
-            ) from None
-
+    read = partial(_content, found.site)
     version = version_of(found.distribution, found.version) or FIRST
     beside = packages.get("vllm")
+    there = version_of(beside.distribution, beside.version) if beside else None
+    looked_at = [Installed("lmcache", version, read)]
+    if beside is not None and there is not None and vllm in (None, there):
+        looked_at.append(Installed("vllm", there, partial(_content, beside.site)))
     return Release(
         version,
         schema_of_files(read, version, default_cache()),
-        vllm or (version_of(beside.distribution, beside.version) if beside else None),
+        vllm or there,
         running,
-        any(_GDS_PATCH in (read(path) or b"") for path in READERS),
+        all(_GDS_PATCH in (read(path) or b"") for path in _GDS_FILES),
+        partial(absence, tuple(looked_at), vllm or there),
     )
+
+
+def _content(site: Path, path: str) -> bytes | None:
+    """A file of an installed package; None where it is not there.
+
+    Raises:
+        KvpatchError: ``unreadable``, exit 4.
+    """
+    try:
+        return read_regular(f"{site}/{path}")
+    except OSError as error:
+        raise KvpatchError(
+            "unreadable",
+            f"{site / path} can't be read: {error.strerror}",
+            "see that this user may read the environment's files",
+            ExitCode.ENVIRONMENT,
+        ) from None
 
 
 def _packages(

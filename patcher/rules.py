@@ -201,7 +201,8 @@ CORRUPTS = _rule(
     "036",
     "gds-release-corrupts",
     Level.ERROR,
-    "LMCache 0.3.7 to 0.5.4rc2 pairs GDS chunks with wrong keys under load: wrong answers.",
+    "LMCache 0.3.7 to 0.5.4rc2 pairs GDS chunks with wrong keys under load: wrong answers. From "
+    "0.4.4 on kvpatch's patch KV009 cures that.",
 )
 HASH = _rule(
     "037",
@@ -238,6 +239,12 @@ SEPARATOR = _rule(
     "no-separator",
     Level.ERROR,
     "Without a separator LMCache can't cut a prompt into chunks to blend.",
+)
+PATCHES = _rule(
+    "043",
+    "blending-without-patches",
+    Level.WARNING,
+    "No pair of releases blends by itself: the engine fails at its start or at the first blend.",
 )
 PREFIX = _rule(
     "050",

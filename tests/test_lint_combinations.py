@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from kvpatch import key_history, rules
+from kvpatch.absence import Absence
 from kvpatch.lint import Surroundings, lint
 from kvpatch.rules import Level
 from kvpatch.yaml_source import parse_yaml
@@ -60,6 +61,51 @@ def test_gds_on_a_release_that_mixes_up_its_keys_is_an_error() -> None:
     text = "gds_path: /mnt/a\n{}: 64\n"
     assert "gds-release-corrupts" in ids(run(text.format("cufile_buffer_size"), "0.3.9"))
     assert "gds-release-corrupts" not in ids(run(text.format("gds_buffer_size"), "0.5.4"))
+
+
+@pytest.mark.parametrize(
+    ("release", "there", "level", "step"),
+    [
+        ("0.4.3", True, Level.ERROR, "take 0.5.4 or newer"),
+        ("0.4.4", None, Level.NOTE, "unless KV009 is in place"),
+        ("0.4.4", False, Level.ERROR, "`kvpatch apply` (KV009), or take 0.5.4 or newer"),
+        ("0.4.4", True, None, ""),
+        ("0.5.3", False, Level.ERROR, "`kvpatch apply` (KV009)"),
+        ("0.5.3", True, None, ""),
+        ("0.5.4", False, None, ""),
+    ],
+)
+def test_the_patch_for_gds_cures_that_from_0_4_4_on(
+    release: str, there: bool | None, level: Level | None, step: str
+) -> None:
+    buffer = "gds_buffer_size" if release >= "0.4.4" else "cufile_buffer_size"
+    file = parse_yaml(f"gds_path: /mnt/a\n{buffer}: 64\n")
+    around = Surroundings(gds_blends=there)
+    found = lint(file, schema(release), key_history.load(), around).findings
+    told = [one for one in found if one.rule is rules.CORRUPTS]
+    assert [one.level for one in told] == [level] * bool(level)
+    assert all(step in one.message for one in told)
+
+
+@pytest.mark.parametrize(
+    ("absent", "level", "said"),
+    [
+        (Absence(("KV001", "KV003")), Level.WARNING, "(KV001, KV003): `kvpatch apply`"),
+        (Absence(("KV001",), unsure=True), Level.WARNING, "(KV001)"),
+        (Absence((), unsure=True), Level.NOTE, "can't be told"),
+        (Absence(), None, ""),
+        (None, None, ""),
+    ],
+)
+def test_blending_on_a_host_that_lacks_patches_is_a_warning(
+    absent: Absence | None, level: Level | None, said: str
+) -> None:
+    around = Surroundings(absence=None if absent is None else lambda: absent)
+    found = lint(parse_yaml(BLEND), schema(NEWEST), key_history.load(), around).findings
+    assert [one.level for one in found if one.rule is rules.PATCHES] == [level] * bool(level)
+    assert all(said in one.message for one in found)
+    off = lint(parse_yaml("chunk_size: 256\n"), schema(NEWEST), key_history.load(), around)
+    assert off.findings == ()
 
 
 def test_gds_and_blending_take_chunks_from_one_tier_alone() -> None:

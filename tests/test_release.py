@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fake_site import install
+from fake_site import WORKER, install
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.release import find_release, schema_of_files, version_of
 from kvpatch.schema import CONFIG
 from lmcache_config import files_of, schema_of
 from packaging.version import Version
+from releases import release_file
 
 pytestmark = pytest.mark.releases
 
@@ -36,7 +37,19 @@ def test_the_installed_release_is_read_from_its_files(site: Path) -> None:
 def test_the_patch_for_gds_with_blending_is_seen(site: Path) -> None:
     backend = site / "lmcache/v1/storage_backend/gds_backend.py"
     backend.write_text(backend.read_text() + "# kvpatch KV009: here.\n")
+    assert find_release(None, site, None, None).gds_blends is False
+    backend.with_name("storage_manager.py").write_text("# kvpatch KV009: here.\n")
     assert find_release(None, site, None, None).gds_blends is True
+
+
+def test_what_blending_lacks_is_looked_for_in_the_files_of_both(site: Path) -> None:
+    worker = release_file("vllm", "0.32.0", WORKER).decode()
+    install(site, "vllm", "0.32.0", {"vllm/__init__.py": "", WORKER: worker})
+    for vllm, there in ((None, True), ("0.32.0", True), ("0.31.0", False)):
+        ask = find_release(None, site, None, vllm).absence
+        assert ask is not None
+        assert ("KV001" in ask().patches) is there
+    assert find_release(None, None, "0.5.6", None).absence is None
 
 
 def test_changed_files_are_read_anew_and_the_same_ones_are_not(tmp_path: Path) -> None:
