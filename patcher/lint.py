@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from . import lint_combinations, lint_launch, lint_names, lint_values, rules
+from . import lint_combinations, lint_launch, lint_names, lint_numbers, lint_values, rules
 from .coercion import Effective, effective
 from .key_history import History
 from .lint_context import Context
@@ -26,7 +26,10 @@ _CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     lint_names.variables,
     lint_values.values,
     lint_values.turned,
+    lint_numbers.sizes,
+    lint_numbers.impossible,
     lint_combinations.blending,
+    lint_numbers.blending,
     lint_combinations.patches,
     lint_combinations.gds,
     lint_combinations.tiers,

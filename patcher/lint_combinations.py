@@ -139,7 +139,7 @@ def tiers(context: Context) -> Iterator[Finding]:
     """Where chunks are kept."""
     staging = context.value("max_local_cpu_size")
     number = isinstance(staging, int | float)
-    if number and staging <= 0 and (context.blends or context.gds or context.value("local_cpu")):
+    if number and staging == 0 and (context.blends or context.gds or context.value("local_cpu")):
         message = "max_local_cpu_size must be above 0, also with local_cpu: false"
         fix = Fix("set", "max_local_cpu_size", value=_STAGING_GB)
         yield context.found(rules.NO_STAGING, message, "max_local_cpu_size", fix=fix)

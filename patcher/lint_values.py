@@ -13,10 +13,6 @@ from .lint_context import Context
 from .rules import Finding, Fix, spelt
 from .schema import Key, Unknown
 
-# A TiB: no GPU has such a buffer, so it is a number of bytes.
-_MOST_MIB = 1024 * 1024
-_MIB = 2**20
-_BUFFERS = ("gds_buffer_size", "cufile_buffer_size")
 _TRUE = frozenset({"yes", "on", "y", "t", "enable", "enabled"})
 _FALSE = frozenset({"false", "0", "no", "off", "n", "f", "disable", "disabled", "none", "null", ""})
 _GB = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:g|gb|gib)\s*", re.IGNORECASE)
@@ -73,8 +69,6 @@ def _value(context: Context, seen: Seen, key: Key) -> Iterator[Finding]:
     elif seen.name not in context.effective.changed and not _carried(seen, key):
         told = f"LMCache {context.schema.version} reads {_shown(seen)}: {written} as "
         yield context.found(rules.CHANGED, f"{told}{spelt(seen.value)}{right}", seen.name, fix=fix)
-    if seen.name in _BUFFERS and isinstance(seen.value, int) and seen.value >= _MOST_MIB:
-        yield _bytes(context, seen)
 
 
 def _shown(seen: Seen) -> str:
@@ -106,15 +100,6 @@ def _is_meant(comment: str, text: str) -> bool:
     """Whether a comment is that text, alone or with a comment of its own some way behind it."""
     rest = comment.strip().removeprefix(text)
     return comment.startswith(text) and bool(re.fullmatch(r"(?:(?:[ ]{2,}|[ ]*\t\s*)#.*)?", rest))
-
-
-def _bytes(context: Context, seen: Seen) -> Finding:
-    whole = seen.value % _MIB == 0
-    told = f"{seen.name} is in MiB: {seen.value} asks for {seen.value / 2**20:,.0f} TiB"
-    right = seen.value // _MIB
-    told += f"; {seen.value} bytes are {right} MiB" if whole else "; give it in MiB"
-    fix = Fix("set", _shown(seen), value=right) if whole else None
-    return context.found(rules.BYTES, told, seen.name, fix=fix)
 
 
 def _fix(seen: Seen, key: Key) -> Fix | None:

@@ -144,9 +144,9 @@ EMPTY = _rule(
 )
 BYTES = _rule(
     "023",
-    "bytes-for-mebibytes",
+    "size-in-another-unit",
     Level.ERROR,
-    "LMCache takes the GDS buffer in MiB; a number of bytes asks for a million times as much.",
+    "Each size has its own unit: the GDS buffer MiB, buffers of NIXL and PD bytes, others GiB.",
 )
 STRIPPED = _rule(
     "024",
@@ -161,6 +161,12 @@ TURNED = _rule(
     "LMCache changes this value at its start, whatever was written.",
 )
 STOPS = _rule("026", "refused-at-start", Level.ERROR, "LMCache's own check stops it at its start.")
+IMPOSSIBLE = _rule(
+    "027",
+    "impossible-number",
+    Level.ERROR,
+    "LMCache takes the number as it is, and fails later or answers wrongly.",
+)
 LAYERWISE = _rule(
     "030",
     "blending-without-layerwise",
@@ -245,6 +251,12 @@ PATCHES = _rule(
     "blending-without-patches",
     Level.WARNING,
     "No pair of releases blends by itself: the engine fails at its start or at the first blend.",
+)
+APART = _rule(
+    "044",
+    "numbers-apart",
+    Level.WARNING,
+    "LMCache takes numbers as they are, and ignores without a word what does not fit another.",
 )
 PREFIX = _rule(
     "050",

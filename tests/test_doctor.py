@@ -53,7 +53,7 @@ def test_a_host_that_lacks_things_is_told_what_to_do(site: Path, tmp_path: Path)
 
 def test_a_configuration_is_linted_and_its_model_looked_at(site: Path, tmp_path: Path) -> None:
     config = tmp_path / "lmcache.yaml"
-    config.write_text("cufile_buffer_size: 1\n")
+    config.write_text("cufile_buffer_size: 1\nblend_recompute_ratios: [15]\n")
     model = tmp_path / "config.json"
     model.write_text(
         '{"architectures": ["MistralForCausalLM"], "num_hidden_layers": 2, "hidden_size": 8, '
@@ -62,6 +62,7 @@ def test_a_configuration_is_linted_and_its_model_looked_at(site: Path, tmp_path:
     ended = kvpatch("doctor", "--site", site, "--config", config, "--model", model, "--json")
     found = rows(ended)
     assert found["LM010 cufile_buffer_size"]["state"] == "fail"
+    assert found["LM027 blend_recompute_ratios"]["state"] == "fail"
     assert found["model"]["todo"] == "take one of: LlamaForCausalLM, Qwen3ForCausalLM"
     assert found["separator"]["state"] == "not checked"
 

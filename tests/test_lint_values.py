@@ -9,12 +9,6 @@ from linted import BLEND, only, run, value
 pytestmark = pytest.mark.releases
 
 
-def test_bytes_given_for_mebibytes_are_an_error_with_the_mebibytes() -> None:
-    found = only(run("gds_buffer_size: 4294967296\ngds_path: /mnt/a\n"), rules.BYTES)
-    assert found.fix is not None
-    assert found.fix.value == 4096
-
-
 @pytest.mark.parametrize(
     ("release", "written", "seen"),
     [
