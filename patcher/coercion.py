@@ -70,6 +70,8 @@ def effective(
     values: Mapping[Any, Any],
     environ: Mapping[str, str] | None = None,
     overrides: Mapping[str, Any] | None = None,
+    *,
+    alone: bool = False,
 ) -> Effective:
     """Everything as LMCache will have it after its start.
 
@@ -78,19 +80,20 @@ def effective(
         values: of the file, as YAML gives them.
         environ: of the process; None for one without such variables.
         overrides: what stands behind ``lmcache.`` in vLLM's extra config, by key.
+        alone: whether there is no file.
     """
     seen = dict(_from_file(schema, values))
     lost: list[Seen] = []
     state = Effective(seen)
-    if schema.reading.validates == "file":
+    if schema.reading.validates == "file" and not alone:
         state = _checked(schema, state)
-    if environ and schema.reading.env_beside_file:
+    if environ and (alone or schema.reading.env_beside_file):
         for one in _from_environment(schema, environ, state.values):
             if one.failure == "kept":
                 lost.append(one)
             else:
                 state = replace(state, values={**state.values, one.name: one})
-    if schema.reading.validates == "env":
+    if schema.reading.validates == "env" or (alone and schema.reading.validates):
         state = _checked(schema, state)
     for one in _from_launch(schema, overrides or {}):
         if one.failure == "kept":

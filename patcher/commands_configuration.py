@@ -55,18 +55,21 @@ def profile(disk: Any, /, name: str, as_json: bool, **rest: Any) -> None:
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--lmcache", metavar="V", help="A release on the index, not the installed one.")
 @click.option("--vllm", metavar="V", help="Release of the vLLM beside it.")
 @click.option("--env-file", type=click.Path(path_type=Path), help="Variables, NAME=VALUE a line.")
 @click.option("--pid", type=click.IntRange(min=1), help="Take the variables of that process.")
-@click.option("--serve", metavar="COMMAND", help="The command that starts vLLM, in one argument.")
+@click.option("--serve", metavar="COMMAND", help="The command that starts vLLM, or a script.")
 @click.option("--fix", is_flag=True, help="Mend what is certain; comments and order stay.")
 @click.option("--sarif", type=click.Path(path_type=Path), help="Write the findings there, too.")
 @options.target
 @options.json
-def lint(file: Path, as_json: bool, **asked: Any) -> None:
-    """Check an LMCache configuration against the release that will read it."""
+def lint(file: Path | None, as_json: bool, **asked: Any) -> None:
+    """Check an LMCache configuration against the release that will read it.
+
+    Without FILE, it is the one that the variables of --env-file or --pid make.
+    """
     from . import linting
 
     console.finish(linting.run_lint(file, linting.Asked(**asked)), as_json)

@@ -246,7 +246,7 @@ def _todo(finding: Finding) -> str:
         return "run `kvpatch apply`"
     if finding.rule is rules.CORRUPTS and "KV009" in finding.message:
         return "run `kvpatch apply` (KV009), or take LMCache 0.5.4 or newer"
-    if finding.message.endswith(NOT_LOOKED):
+    if finding.level is Level.NOTE and finding.message.endswith(NOT_LOOKED):
         return f"give --pid PID to have it checked. {finding.rule.why}"
     return f"change it. {finding.rule.why}"
 

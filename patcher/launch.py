@@ -6,7 +6,8 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from .outcome import ExitCode, KvpatchError
@@ -84,6 +85,56 @@ class Launch:
         return None
 
 
+def parse_script(text: str) -> Launch | None:
+    """The command that starts vLLM in a shell script, with what is exported before it.
+
+    What the script sources or computes is not followed. None where no line starts vLLM.
+    """
+    environ: dict[str, str] = {}
+    left = ""
+    for line in text.replace("\\\n", " ").splitlines():
+        if not left and line.lstrip().startswith("#"):
+            continue
+        left += f"{line}\n"
+        try:
+            words = shlex.split(left)
+        except ValueError:
+            # A quoted word goes on in the next line.
+            continue
+        left = ""
+        if "vllm" in line and _starts_vllm(words):
+            found = _parsed(_one_command(words))
+            return replace(found, environ={**environ, **found.environ})
+        assigned = words[1:] if words[:1] == ["export"] else words
+        if assigned and all(_ASSIGNMENT.match(word) for word in assigned):
+            environ.update(_assigned(word) for word in assigned)
+    return None
+
+
+def _starts_vllm(words: list[str]) -> bool:
+    pairs = pairwise(words)
+    served = any(one.rpartition("/")[2] == "vllm" and two == "serve" for one, two in pairs)
+    return served or any(word.startswith("vllm.entrypoints.") for word in words)
+
+
+def _one_command(words: list[str]) -> list[str]:
+    """The words of the command that starts vLLM, of several on one line."""
+    found: list[str] = []
+    for word in words:
+        if word in ("&&", "||", "|", ";", "&") or word.startswith("#"):
+            if _starts_vllm(found):
+                break
+            found = []
+        elif found or word not in ("exec", "nohup"):
+            found.append(word)
+    return found
+
+
+def _assigned(word: str) -> tuple[str, str]:
+    name, _, value = word.partition("=")
+    return name, value
+
+
 def parse_launch(text: str) -> Launch:
     """Take a command apart.
 
@@ -99,9 +150,13 @@ def parse_launch(text: str) -> Launch:
             "give it in one argument, as it is typed",
             ExitCode.USAGE,
         ) from None
+    return _parsed(words)
+
+
+def _parsed(words: list[str]) -> Launch:
     environ: dict[str, str] = {}
     while words and (_ASSIGNMENT.match(words[0]) or words[0] in ("env", "export")):
-        name, _, value = words.pop(0).partition("=")
+        name, value = _assigned(words.pop(0))
         if name not in ("env", "export"):
             environ[name] = value
     flags = dict(_flags(words))

@@ -98,7 +98,11 @@ def lint(file: YamlFile, schema: Schema, history: History, around: Surroundings)
     front = around.launch.environ if around.launch else {}
     environ = {**(around.environ or {}), **front}
     seen = effective(
-        schema, file.values, environ, around.launch.overrides if around.launch else None
+        schema,
+        file.values,
+        environ,
+        around.launch.overrides if around.launch else None,
+        alone=not file.written,
     )
     context = Context(
         file=file,
@@ -117,6 +121,8 @@ def lint(file: YamlFile, schema: Schema, history: History, around: Surroundings)
     named_otherwise = lint_names.stand_ins(context)
     for check in _CHECKS:
         found.extend(_settled(check(context), named_otherwise))
+    if not file.written:
+        found = [_without_file(finding) for finding in found]
     return Linted(tuple(sorted(found, key=_order)), seen)
 
 
@@ -131,6 +137,12 @@ def _settled(found: Iterator[Finding], stand_ins: Mapping[str, bool]) -> Iterato
             yield finding
         elif not stand_ins[fix.key]:
             yield replace(finding, fix=None)
+
+
+def _without_file(finding: Finding) -> Finding:
+    """A finding about variables alone: there is no file to be mended."""
+    source = "environment" if finding.source == "file" else finding.source
+    return replace(finding, source=source, fix=None)
 
 
 def _order(finding: Finding) -> tuple[int, int, str, str]:

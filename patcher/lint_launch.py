@@ -76,16 +76,17 @@ def _memory(context: Context) -> Iterator[Finding]:
     if share >= _DEFAULT_UTILIZATION:
         told = f"--{_UTILIZATION} is {share}"
         told += " by default" if text is None else ""
-        yield _found(
-            rules.MEMORY,
-            f"{told}: lower it by the {size} MiB of the GDS buffer over the GPU's memory",
-        )
+        told += f": lower it by the {size} MiB of the GDS buffer over the GPU's memory"
+        # The default leaves room beside it, and the GPU's memory is not known.
+        lower = Level.NOTE if text is None else None
+        yield Finding(rules.MEMORY, told, source="launch", lower=lower)
 
 
 def environment(context: Context) -> Iterator[Finding]:
     """Variables against the file."""
     environ = context.environ
-    if environ is None:
+    if environ is None or not context.file.written:
+        yield from _overruled(context)
         return
     named = environ.get(_CONFIG_FILE)
     if named is None and context.whole_environ:
@@ -107,6 +108,10 @@ def environment(context: Context) -> Iterator[Finding]:
                 f"LMCache {context.schema.version} does not read {variable} where there is a file"
             )
             yield Finding(rules.IGNORED, told, variable, "environment")
+    yield from _overruled(context)
+
+
+def _overruled(context: Context) -> Iterator[Finding]:
     for seen in context.effective.values.values():
         entry = context.file.entries.get(seen.name)
         if seen.source in ("environment", "launch") and entry and entry.value != seen.value:

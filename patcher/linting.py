@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from .launch import Launch
 
 
+_CONFIG_FILE = "LMCACHE_CONFIG_FILE"
+_MOST_BYTES = 1024 * 1024
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Asked:
     """What the user named besides the file; None for what was not named."""
@@ -35,8 +40,10 @@ class Asked:
     fix: bool = False
 
 
-def run_lint(path: Path, asked: Asked) -> Report:
+def run_lint(path: Path | None, asked: Asked) -> Report:
     """Check a configuration file, and mend it where that was asked for.
+
+    Without a path, it is the file that the variables name, or what they say where they name none.
 
     Raises:
         KvpatchError: exit 2 for what can't be asked, 3 for a file that can't be mended, 4 for
@@ -49,8 +56,23 @@ def run_lint(path: Path, asked: Asked) -> Report:
             "give one of them",
             ExitCode.USAGE,
         )
+    if path is None and asked.env_file is None and asked.pid is None:
+        raise KvpatchError(
+            "no-configuration",
+            "there is no configuration to check",
+            "name a file, or variables: --env-file FILE or --pid PID",
+            ExitCode.USAGE,
+        )
+    if path is None and asked.fix:
+        raise KvpatchError(
+            "nothing-to-fix",
+            "--fix mends a file, and none was named",
+            "name the file, or leave --fix out",
+            ExitCode.USAGE,
+        )
     launch, environ = _surroundings(asked)
-    file = read_yaml(path)
+    path = path or _named(launch, environ)
+    file = read_yaml(path) if path else YamlFile(_variables(asked), "", written=False)
     release = find_release(asked.python, asked.site, asked.lmcache, asked.vllm)
     around = Surroundings(
         environ,
@@ -73,7 +95,7 @@ def run_lint(path: Path, asked: Asked) -> Report:
 
         after, fixes = mended(file, lambda one: check(one).findings)
         fixed = [fix.sentence for fix in fixes]
-        if after.text != file.text:
+        if path is not None and after.text != file.text:
             write_over(path, after.text)
             notes.append(f"wrote {path}: {len(fixes)} fixed")
         file = after
@@ -81,9 +103,9 @@ def run_lint(path: Path, asked: Asked) -> Report:
     if asked.sarif is not None:
         from .sarif import sarif
 
-        _write(asked.sarif, json.dumps(sarif(str(path), linted.findings), indent=2) + "\n")
+        _write(asked.sarif, json.dumps(sarif(file.path, linted.findings), indent=2) + "\n")
     data = {
-        "file": str(path),
+        "file": file.path if file.written else None,
         "lmcache": str(release.lmcache),
         "vllm": str(release.vllm) if release.vllm else None,
         "findings": [_finding_data(finding) for finding in linted.findings],
@@ -91,7 +113,7 @@ def run_lint(path: Path, asked: Asked) -> Report:
         "values": _values(linted),
     }
     code = ExitCode.DONE if linted.clean else ExitCode.NO
-    text = _text(str(path), release, linted, fixed)
+    text = _text(file.path, release, linted, fixed)
     return Report("lint", text, data, code, notes=tuple(notes))
 
 
@@ -99,9 +121,7 @@ def _surroundings(asked: Asked) -> tuple[Launch | None, Mapping[str, str] | None
     """The command and the environment that were named."""
     launch, environ = None, None
     if asked.serve is not None:
-        from .launch import parse_launch
-
-        launch = parse_launch(asked.serve)
+        launch = _launch(asked.serve)
     if asked.env_file is not None or asked.pid is not None:
         from . import environment
 
@@ -110,6 +130,62 @@ def _surroundings(asked: Asked) -> tuple[Launch | None, Mapping[str, str] | None
         elif asked.pid is not None:
             environ = environment.from_process(asked.pid)
     return launch, environ
+
+
+def _named(launch: Launch | None, environ: Mapping[str, str] | None) -> Path | None:
+    """The configuration file that the variables name; None where they name none."""
+    found = {**(environ or {}), **(launch.environ if launch else {})}.get(_CONFIG_FILE)
+    return None if found is None else Path(found)
+
+
+def _variables(asked: Asked) -> str:
+    """The file that the variables are in."""
+    return str(asked.env_file) if asked.env_file else f"/proc/{asked.pid}/environ"
+
+
+def _launch(given: str) -> Launch:
+    """A command, or the one in the script of that name.
+
+    Raises:
+        KvpatchError: ``bad-command``, ``no-command`` (exit 2), ``unreadable`` (exit 4).
+    """
+    from .launch import parse_launch, parse_script
+
+    script = Path(given)
+    try:
+        text = script.read_bytes()[:_MOST_BYTES] if script.is_file() else None
+    except ValueError:
+        # A null byte in it: no path.
+        text = None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            text = None
+        else:
+            raise KvpatchError(
+                "unreadable",
+                f"{given} can't be read: {error.strerror}",
+                "name a script that this user may read, or give the command itself",
+                ExitCode.ENVIRONMENT,
+            ) from None
+    if text is not None:
+        found = parse_script(text.decode("utf-8", "replace"))
+        if found is None:
+            told = f"{given} is a file in which no line starts vLLM"
+            raise _no_command(told)
+        return found
+    launch = parse_launch(given)
+    if not launch.flags and launch.model is None:
+        raise _no_command(f"--serve {given!r} is no command that starts vLLM, and no file")
+    return launch
+
+
+def _no_command(told: str) -> KvpatchError:
+    return KvpatchError(
+        "no-command",
+        told,
+        "give the command in one argument, as in --serve 'vllm serve MODEL ...', or its script",
+        ExitCode.USAGE,
+    )
 
 
 def _text(path: str, release: Release, linted: Linted, fixed: list[str]) -> str:

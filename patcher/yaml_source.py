@@ -43,13 +43,17 @@ class Problem:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class YamlFile:
-    """What came of a file: entries by name, ``extra_config.NAME`` for those inside of it."""
+    """What came of a file: entries by name, ``extra_config.NAME`` for those inside of it.
+
+    ``written`` is false where there is none, and LMCache is configured by variables alone.
+    """
 
     path: str
     text: str
     values: Mapping[str, Any] = field(default_factory=dict)
     entries: Mapping[str, Entry] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
+    written: bool = True
 
     @property
     def readable(self) -> bool:
