@@ -153,6 +153,10 @@ def _from_environment(
         resolved[schema.aliases.get(name, name)] = found
     for name, (variable, text) in resolved.items():
         key = schema.keys[name]
+        if key.env_converter is None and not schema.reading.converts_file:
+            # Each variable has code of its own there, which is not read.
+            yield Seen(name, Unknown(), text, "environment", variable)
+            continue
         if key.env_converter is None:
             # LMCache looks for the converter of every variable, and stops where there is none.
             yield Seen(name, None, text, "environment", variable, "stop")

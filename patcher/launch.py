@@ -102,7 +102,7 @@ def parse_script(text: str) -> Launch | None:
             # A quoted word goes on in the next line.
             continue
         left = ""
-        if "vllm" in line and _starts_vllm(words):
+        if _starts_vllm(words):
             found = _parsed(_one_command(words))
             return replace(found, environ={**environ, **found.environ})
         assigned = words[1:] if words[:1] == ["export"] else words

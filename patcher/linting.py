@@ -89,6 +89,8 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
         return lint(one, release.schema, history, around)
 
     notes: list[str] = []
+    if not file.written and not release.schema.reading.converts_file:
+        notes.append(f"of LMCache {release.lmcache} names of variables are checked, values are not")
     fixed: list[str] = []
     if asked.fix:
         from .mend import mended, write_over

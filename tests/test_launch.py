@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kvpatch.launch import parse_launch
+from kvpatch.launch import parse_launch, parse_script
 from kvpatch.outcome import ExitCode, KvpatchError
 
 
@@ -87,3 +87,47 @@ def test_a_command_that_no_shell_reads_is_a_usage_error() -> None:
 @pytest.mark.parametrize("text", ["", "vllm", "vllm serve", "-", "--", "serve --model m -1"])
 def test_commands_with_little_in_them_are_read(text: str) -> None:
     assert not parse_launch(text).in_process
+
+
+SCRIPT = """#!/usr/bin/env bash
+# Don't read this line: it has one quotation mark.
+set -eu
+export PYTHONHASHSEED=0
+LMCACHE_CONFIG_FILE='/etc/a b.yaml'
+set -a
+. /srv/vllm.env
+exec {vllm} serve /models/m \\
+  --no-enable-prefix-caching \\
+  --kv-transfer-config '{{"kv_connector":
+    "LMCacheConnectorV1"}}'
+"""
+
+
+@pytest.mark.parametrize("vllm", ["vllm", "/opt/v/bin/vllm"])
+def test_the_command_is_found_in_a_script_with_what_is_set_before_it(vllm: str) -> None:
+    found = parse_script(SCRIPT.format(vllm=vllm))
+    assert found is not None
+    assert found.model == "/models/m"
+    assert found.on("enable-prefix-caching") is False
+    assert found.in_process
+    assert found.environ == {"PYTHONHASHSEED": "0", "LMCACHE_CONFIG_FILE": "/etc/a b.yaml"}
+
+
+@pytest.mark.parametrize(
+    ("line", "flag"),
+    [
+        ("cd /srv && A=1 vllm serve m --tp 2 && echo --tp 3", "2"),
+        ("nohup python -m vllm.entrypoints.openai.api_server --model m --tp 4 &", "4"),
+        ("vllm serve m --tp 5 # --tp 6", "5"),
+    ],
+)
+def test_the_command_is_one_of_several_on_a_line(line: str, flag: str) -> None:
+    found = parse_script(f"{line}\n")
+    assert found is not None
+    assert found.flags["tp"] == flag
+    assert found.model == "m"
+
+
+@pytest.mark.parametrize("text", ["", "A=1\n", "pip install vllm\n", "vllm 'serve m\n", "\0\n"])
+def test_a_script_that_does_not_start_vllm_has_no_command(text: str) -> None:
+    assert parse_script(text) is None

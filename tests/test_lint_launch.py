@@ -58,6 +58,12 @@ def test_launch_flags_that_keep_lmcache_out_are_errors() -> None:
 
 def test_gpu_memory_that_does_not_leave_room_for_the_buffer_is_a_warning() -> None:
     text = "gds_path: /mnt/a\ngds_buffer_size: 4096\n"
-    for flags, warned in (("", True), ("--gpu-memory-utilization 0.8", False)):
+    # vLLM's default may leave enough: the memory of the GPU is not known.
+    for flags, level in (
+        ("", Level.NOTE),
+        ("--gpu-memory-utilization 0.9", Level.WARNING),
+        ("--gpu-memory-utilization 0.8", None),
+    ):
         linted = run(text, serve=f"vllm serve m {flags} {LMCACHE % ''}")
-        assert ("gpu-memory" in ids(linted, Level.WARNING)) is warned
+        found = [one.level for one in linted.findings if one.rule is rules.MEMORY]
+        assert found == [level] * bool(level)

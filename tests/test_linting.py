@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,90 @@ def test_what_cannot_be_asked_ends_with_its_code_and_a_next_step(
 def test_a_file_that_is_not_there_is_an_error_of_the_environment(tmp_path: Path) -> None:
     assert lint(tmp_path / "none", "--lmcache", "0.5.6")[0] == 4
     assert lint(tmp_path, "--lmcache", "0.5.6")[0] == 4
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    folder = tmp_path / "a bundle"
+    where = ("--lmcache", "0.5.6", "--vllm", "0.32.0", "--gds-path", "/mnt/a")
+    made = kvpatch("profile", "gds-blend", "--format", "bundle", "-o", folder, *where)
+    assert made.code == 0, made.err
+    return folder
+
+
+def test_the_script_of_a_bundle_is_read_and_has_no_warning(bundle: Path) -> None:
+    script = bundle / "serve.sh"
+    beside = ("--env-file", bundle / "vllm.env", "--lmcache", "0.5.6", "--vllm", "0.32.0", "--json")
+    code, out, err = lint(bundle / "lmcache.yaml", "--serve", script, *beside)
+    found = json.loads(out)["data"]["findings"]
+    assert (code, err) == (0, "")
+    assert {one["level"] for one in found} == {"note"}
+    # It was read: a flag that is changed in it is missed.
+    script.write_text(script.read_text().replace("--no-enable-prefix-caching", ""))
+    code, out, _ = lint(bundle / "lmcache.yaml", "--serve", script, *beside)
+    assert code == 1
+    assert "LM050" in {one["rule"] for one in json.loads(out)["data"]["findings"]}
+
+
+@pytest.mark.parametrize("word", ["serve.sh", "./serve.sh", "vllm", "x" * 5000])
+def test_a_word_that_is_no_command_and_no_file_is_told(file: Path, word: str) -> None:
+    code, out, err = lint(file, "--lmcache", "0.5.6", "--serve", word)
+    assert (code, out) == (2, "")
+    assert "is no command that starts vLLM, and no file" in err
+
+
+def test_a_file_that_starts_no_vllm_is_told(file: Path) -> None:
+    code, _, err = lint(file, "--lmcache", "0.5.6", "--serve", file)
+    assert code == 2
+    assert "no line starts vLLM" in err
+
+
+def test_variables_alone_are_a_configuration(tmp_path: Path) -> None:
+    place = tmp_path / "prof.env"
+    where = ("--lmcache", "0.5.6", "--vllm", "0.32.0")
+    assert kvpatch("profile", "blend", "--format", "env", "-o", place, *where).code == 0
+    code, out, err = lint("--env-file", place, "--lmcache", "0.5.6")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == f"{place}, for LMCache 0.5.6"
+    assert out.splitlines()[-1] == "nothing to say against it"
+    place.write_text(place.read_text().replace("BLEND_CHECK_LAYERS=1", "CHUNKSIZE=8"))
+    code, out, _ = lint("--env-file", place, "--lmcache", "0.5.6", "--json")
+    data = json.loads(out)["data"]
+    assert code == 1
+    assert data["file"] is None
+    assert {one["rule"] for one in data["findings"]} == {"LM031", "LM062"}
+    assert {(one["source"], one["fix"]) for one in data["findings"]} == {("environment", None)}
+    assert data["values"]["enable_blending"] == {"value": True, "source": "environment"}
+
+
+def test_variables_that_name_a_file_have_it_read(file: Path, tmp_path: Path) -> None:
+    place = tmp_path / "vllm.env"
+    place.write_text(f"LMCACHE_CONFIG_FILE={file}\n")
+    code, out, _ = lint("--env-file", place, "--lmcache", "0.5.6")
+    assert code == 1
+    assert f"{file}:2:1: error LM010 " in out
+    file.unlink()
+    assert lint("--env-file", place, "--lmcache", "0.5.6")[0] == 4
+
+
+def test_without_a_file_and_variables_there_is_nothing_to_check(tmp_path: Path) -> None:
+    place = tmp_path / "prof.env"
+    place.write_text("LMCACHE_CHUNK_SIZE=8\n")
+    for arguments, said in (((), "no configuration"), (("--env-file", place, "--fix"), "--fix")):
+        code, _, err = lint(*arguments, "--lmcache", "0.5.6")
+        assert code == 2
+        assert said in err
+        assert len(err.splitlines()) == 2
+    assert lint("--pid", str(os.getpid()), "--lmcache", "0.5.6")[0] == 0
+
+
+def test_values_of_variables_are_not_judged_where_they_are_read_by_code_of_their_own(
+    tmp_path: Path,
+) -> None:
+    place = tmp_path / "prof.env"
+    place.write_text("LMCACHE_CHUNK_SIZE=8\nLMCACHE_CHUNKSIZE=8\n")
+    code, out, err = lint("--env-file", place, "--lmcache", "0.3.3")
+    assert code == 1
+    assert "LM062" in out
+    assert "LM020" not in out
+    assert "values are not" in err
