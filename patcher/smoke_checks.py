@@ -243,7 +243,8 @@ def layerwise(measured: Measured) -> Verdict:
     got = min((int(a.get("retrieved") or 0) for a in again), default=0)
     whole = start.length("twice") // measured.chunk_size * measured.chunk_size
     ok, most, limit, seen = _within(measured, again)
-    return ok and got >= whole > 0, most, limit, f"retrieved {got} of {whole} tokens; {seen}"
+    told = f"retrieved {got} tokens, in whole chunks {whole}; {seen}"
+    return ok and got >= whole > 0, most, limit, told
 
 
 def untouched(measured: Measured) -> Verdict:
