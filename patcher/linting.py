@@ -70,20 +70,6 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
             "name the file, or leave --fix out",
             ExitCode.USAGE,
         )
-    if path is None and asked.env_file is None and asked.pid is None:
-        raise KvpatchError(
-            "no-configuration",
-            "there is no configuration to check",
-            "name a file, or variables: --env-file FILE or --pid PID",
-            ExitCode.USAGE,
-        )
-    if path is None and asked.fix:
-        raise KvpatchError(
-            "nothing-to-fix",
-            "--fix mends a file, and none was named",
-            "name the file, or leave --fix out",
-            ExitCode.USAGE,
-        )
     launch, environ = _surroundings(asked)
     path = path or _named(launch, environ)
     file = read_yaml(path) if path else YamlFile(_variables(asked), "", written=False)
