@@ -16,3 +16,12 @@ def second_runner_for(vllm: Version | None) -> str:
     """The models that this vLLM takes Model Runner V2 for by default; empty for none."""
     found = [who for since, who in _SINCE if vllm is not None and vllm >= Version(since)]
     return _ALL if _ALL in found else ", ".join(found)
+
+
+def second_runner_since(arch: str | None) -> Version:
+    """The first vLLM that takes Model Runner V2 for an architecture such as ``qwen3`` by default.
+
+    None stands for one that is not known: the first that takes it for all models.
+    """
+    since = {who.lower(): Version(first) for first, who in _SINCE}
+    return since.get(arch or _ALL, since[_ALL])

@@ -1,7 +1,7 @@
 """What a release of vLLM takes on a GPU, to set against what a smoke on a CPU ran with.
 
-From vLLM's released sources (0.8.5 to 0.33.0): the KV cache's shape, the default model runner, and
-the CUDA graphs that a bare ``use_layerwise`` in the connector's settings leads to.
+From vLLM's released sources (0.8.5 to 0.33.0): the KV cache's shape, and the CUDA graphs that a bare
+``use_layerwise`` in the connector's settings leads to.
 """
 
 from __future__ import annotations
@@ -10,18 +10,14 @@ from collections.abc import Mapping
 
 from packaging.version import Version
 
+from .model_runner import second_runner_since
+
 # NB blocks, BS their tokens, NH KV heads, HS their size.
 _SHAPES = (
     (Version("0.26.0"), "[NB, NH, BS, 2*HS]"),
     (Version("0.23.0"), "[NB, 2, BS, NH, HS]"),
     (Version("0"), "[2, NB, BS, NH, HS]"),
 )
-_SECOND_RUNNER = {
-    "qwen3": Version("0.22.0"),
-    "llama": Version("0.23.0"),
-    "qwen2": Version("0.25.0"),
-}
-_SECOND_RUNNER_FOR_ALL = Version("0.29.0")
 _PIECEWISE = Version("0.17.0")
 
 
@@ -36,9 +32,8 @@ def on_a_gpu(vllm: Version, arch: str | None) -> Mapping[str, str]:
     ``arch`` is None for a user's model, of which the default runner may then not be known.
     """
     base = Version(vllm.base_version)
-    second = _SECOND_RUNNER.get(arch or "", _SECOND_RUNNER_FOR_ALL)
     return {
-        "runner": "Model Runner V2" if base >= second else "GPUModelRunner (V1)",
+        "runner": "Model Runner V2" if base >= second_runner_since(arch) else "GPUModelRunner (V1)",
         "graph_mode": "PIECEWISE" if takes_graphs(vllm) else "NONE (run with --enforce-eager)",
         "attention": "FlashAttentionImpl",
         "kv_shape": next(shape for since, shape in _SHAPES if base >= since),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kvpatch.model_runner import VARIABLE, second_runner_for
+from kvpatch.model_runner import VARIABLE, second_runner_for, second_runner_since
 from packaging.version import Version
 from releases import release_file
 
@@ -31,3 +31,14 @@ def test_without_a_release_nothing_is_known() -> None:
 @pytest.mark.parametrize("vllm", ["0.22.0", "0.25.1", "0.32.0", "0.33.0"])
 def test_every_release_with_that_default_reads_the_variable(vllm: str) -> None:
     assert f'"{VARIABLE}"'.encode() in bytes(release_file("vllm", vllm, "vllm/envs.py"))
+
+
+@pytest.mark.parametrize("arch", ["qwen3", "llama", "qwen2", None, "mistral"])
+def test_the_first_release_of_an_architecture_agrees_with_what_each_release_takes(
+    arch: str | None,
+) -> None:
+    since = second_runner_since(arch)
+    before = Version(f"0.{since.minor - 1}.0")
+    named = (arch or "").capitalize() if arch in ("qwen3", "llama", "qwen2") else "all models"
+    assert named in second_runner_for(since)
+    assert named not in second_runner_for(before)
