@@ -14,7 +14,7 @@ from packaging.version import InvalidVersion, Version
 from .digest import sha256
 from .journal import Store
 from .ledger import DistributionState, Entry, Journal
-from .links import read_regular
+from .links import content_of
 from .locate import Environment, Installed, symlinked_folder
 from .outcome import ExitCode, KvpatchError, Outcome
 from .patch import Refusal
@@ -119,16 +119,7 @@ class InstalledTree:
         Raises:
             KvpatchError: ``unreadable``.
         """
-        file = f"{self.environment.packages[name].site}/{path}"
-        try:
-            return read_regular(file)
-        except OSError as error:
-            raise KvpatchError(
-                "unreadable",
-                f"{file} can't be read: {error.strerror}",
-                "run kvpatch as a user who may read the environment",
-                ExitCode.ENVIRONMENT,
-            ) from error
+        return content_of(f"{self.environment.packages[name].site}/{path}")
 
     def record(self, name: str) -> Record:
         """The RECORD of the distribution that carries the package, read once."""

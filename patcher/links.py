@@ -63,6 +63,23 @@ def read_regular(file: str) -> bytes | None:
         raise
 
 
+def content_of(file: str) -> bytes | None:
+    """As :func:`read_regular`, for a file of the environment that a verb can't do without.
+
+    Raises:
+        KvpatchError: ``unreadable``, exit 4.
+    """
+    try:
+        return read_regular(file)
+    except OSError as error:
+        raise KvpatchError(
+            "unreadable",
+            f"{file} can't be read: {error.strerror}",
+            "run kvpatch as a user who may read the environment",
+            ExitCode.ENVIRONMENT,
+        ) from error
+
+
 LARGEST = 100_000_000
 """Bytes of the largest file that is read whole; RECORD of vLLM has 1 MB, its sources less."""
 

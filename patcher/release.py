@@ -14,7 +14,7 @@ from packaging.version import InvalidVersion, Version
 from .absence import Absence, Installed, absence
 from .cache import default_cache
 from .deduction import deduced
-from .links import read_regular
+from .links import content_of
 from .outcome import ExitCode, KvpatchError
 from .schema import FILES, READERS, Schema
 from .schema_code import keep, kept
@@ -106,15 +106,7 @@ def _content(site: Path, path: str) -> bytes | None:
     Raises:
         KvpatchError: ``unreadable``, exit 4.
     """
-    try:
-        return read_regular(f"{site}/{path}")
-    except OSError as error:
-        raise KvpatchError(
-            "unreadable",
-            f"{site / path} can't be read: {error.strerror}",
-            "see that this user may read the environment's files",
-            ExitCode.ENVIRONMENT,
-        ) from None
+    return content_of(f"{site}/{path}")
 
 
 def _packages(
