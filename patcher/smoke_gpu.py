@@ -1,7 +1,7 @@
 """What a release of vLLM takes on a GPU, to set against what a smoke on a CPU ran with.
 
-From vLLM's released sources (0.8.5 to 0.33.0): the KV cache's shape, and the CUDA graphs that a bare
-``use_layerwise`` in the connector's settings leads to.
+From vLLM's released sources (0.8.5 to 0.33.0): the KV cache's shape, and the CUDA graphs that a
+bare ``use_layerwise`` in the connector's settings leads to.
 """
 
 from __future__ import annotations
