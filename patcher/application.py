@@ -16,7 +16,7 @@ from .journal import BLOBS, JOURNAL, Store
 from .links import why_no_new_file
 from .locate import Environment, compile_for_target, file_facts
 from .outcome import ExitCode, KvpatchError, Outcome
-from .plan import GOAL, FilePlan, Options, PatchPlan, as_applied, plan
+from .plan import FilePlan, Options, PatchPlan, as_applied, plan
 from .series import discover
 from .staleness import PUT_BACK
 from .target_probe import UNKNOWN_VERSION
@@ -181,7 +181,7 @@ def refuse(seen: View) -> None:
 def goal_missed(seen: View) -> KvpatchError:
     """The error for a release for which no chosen patch cures the missing registration."""
     installed = seen.host.environment.packages["vllm"]
-    cures = [m.patch for m in discover().members if GOAL in m.patch.cures]
+    cures = [member.patch for member in discover().registering]
     if installed.version == UNKNOWN_VERSION:
         return KvpatchError(
             "unknown-version",

@@ -80,7 +80,9 @@ def rehearse(
         vllm, lmcache = str(pair["vllm"]), str(pair["lmcache"])
         shown = f"{DISTRIBUTION} {vllm} with LMCache {lmcache}"
         say(f"running {shown} ({number}/{len(chosen)})")
-        only = wanted.only or (() if pair["ok"] else registering(series))
+        # A pair that can't blend gets the registration alone, so that its letter is what strikes.
+        alone = () if pair["ok"] else tuple(member.id for member in series.registering)
+        only = wanted.only or alone
         try:
             applied, findings, report = _run(vllm, lmcache, only, cache, disk, say)
         except KvpatchError as error:
@@ -93,11 +95,6 @@ def rehearse(
         if not held.agrees:
             errors.append(_contradicted(shown, held))
     return Rehearsed(tuple(ran), tuple(errors), tuple(notes))
-
-
-def registering(series: Series) -> tuple[str, ...]:
-    """The patches that register the model: all that is put into a pair that can't blend."""
-    return tuple(m.patch.id for m in series.members if m.patch.distribution == "vllm")
 
 
 def recorded(

@@ -52,6 +52,11 @@ class Series:
         """The distributions the series touches, in order of first appearance."""
         return tuple(dict.fromkeys(member.patch.distribution for member in self.members))
 
+    @property
+    def registering(self) -> tuple[Member, ...]:
+        """The patches that register the model, each for some releases."""
+        return tuple(member for member in self.members if GOAL in member.patch.cures)
+
     def get(self, patch_id: str) -> Member:
         """The patch of that id, whatever its case.
 
@@ -165,9 +170,8 @@ def _registering(series: Series, versions: Mapping[str, Version]) -> set[str]:
     """The patches that register the model on these releases."""
     return {
         member.id
-        for member in series.members
-        if GOAL in member.patch.cures
-        and (version := versions.get(member.patch.distribution)) is not None
+        for member in series.registering
+        if (version := versions.get(member.patch.distribution)) is not None
         and member.patch.in_range(version)
     }
 
