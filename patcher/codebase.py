@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from .digest import sha256
-from .reading import parse, read_module
+from .reading import Parsed, parse, read_module
 from .symbols import ANY, Binding, Class, Function, Module
 
 _T = TypeVar("_T")
@@ -22,20 +21,20 @@ class Facts:
     """Facts of files by the sha256 of their bytes, shared by all trees that are read in one run."""
 
     modules: dict[str, Module] = field(default_factory=dict)
-    _trees: OrderedDict[bytes, ast.Module] = field(default_factory=OrderedDict)
+    _trees: OrderedDict[bytes, Parsed] = field(default_factory=OrderedDict)
 
     def of(self, content: bytes) -> Module | None:
         """The facts of a file; None where it is not Python that this interpreter can parse."""
         key = sha256(content)
         if key not in self.modules:
             try:
-                self.modules[key] = read_module(content, self.tree)
+                self.modules[key] = read_module(content, self.parsed)
             except SyntaxError:
                 return None
         return self.modules[key]
 
-    def tree(self, content: bytes) -> ast.Module:
-        """The syntax tree of a file; those asked for last are kept.
+    def parsed(self, content: bytes) -> Parsed:
+        """A file, parsed; those asked for last are kept.
 
         Raises:
             SyntaxError: as :func:`kvpatch.reading.parse`.
@@ -43,10 +42,10 @@ class Facts:
         if content in self._trees:
             self._trees.move_to_end(content)
             return self._trees[content]
-        tree = self._trees[content] = parse(content)
+        parsed = self._trees[content] = parse(content)
         if len(self._trees) > _KEPT_TREES:
             self._trees.popitem(last=False)
-        return tree
+        return parsed
 
 
 @dataclass(frozen=True)

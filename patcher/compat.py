@@ -25,6 +25,7 @@ from .letters import (
 from .needs import Pair
 from .outcome import Outcome
 from .tree import PACKAGES, OverlaidTree, ReadableTree
+from .walk import walk
 
 if TYPE_CHECKING:
     from .patch import Patch
@@ -225,7 +226,7 @@ def registration_findings(vllm: Side, lmcache: Side) -> Iterator[Finding]:
         if content is None:
             return (Finding("H", When.START, WORKER, 1, "this vLLM has no V1 worker"),)
         try:
-            module = vllm.code.facts.tree(content)
+            module = vllm.code.facts.parsed(content).tree
         except SyntaxError as error:
             return (Finding("H", When.START, WORKER, error.lineno or 1, "it is not Python"),)
         judgement = registers_bare_model(module, vllm.release)
@@ -241,7 +242,7 @@ def registration_findings(vllm: Side, lmcache: Side) -> Iterator[Finding]:
 def _connector_line(module: ast.Module) -> int:
     lines = [
         node.lineno
-        for node in ast.walk(module)
+        for node in walk(module)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id == "ensure_kv_transfer_initialized"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .codebase import Codebase, Place
 from .needs import Failure, Pair, Reached, called, reached, usual
@@ -12,7 +13,7 @@ from .symbols import Call, Function, Read
 
 ADAPTER = "lmcache.integration.vllm.vllm_v1_adapter"
 IMPL = "LMCacheConnectorV1Impl"
-_COMPUTE = "lmcache/v1/compute/"
+COMPUTE = "lmcache/v1/compute/"
 _CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.lmcache_connector"
 _CLASS = "LMCacheConnectorV1"
 _ENGINE = "self._lmcache_engine."
@@ -60,15 +61,9 @@ def failures_of_start(pair: Pair) -> Iterator[Broken]:
     if place is None or maker is None:
         return
     yield from _constructor(lmcache, vllm, maker, place)
-    for item in reached(lmcache, [place]):
-        path = lmcache.path(item.module)
-        if path.startswith(_COMPUTE):
-            continue
-        failure = pair.start(item)
-        # What only the blender loads is the blender's failure.
-        if failure is not None and not failure.path.startswith(_COMPUTE):
-            yield Broken("import", failure.path, failure.line, failure.why)
-        yield from _calls_and_reads(pair, item)
+    for meeting in meetings(pair, [place]):
+        if not meeting.computes:
+            yield from _broken(pair, meeting)
 
 
 def failures_of_requests(pair: Pair) -> Iterator[Broken]:
@@ -101,15 +96,11 @@ def failures_of_requests(pair: Pair) -> Iterator[Broken]:
                 why = f"vLLM calls {method}, and LMCache's {why_not}"
                 yield Broken("call", vllm.path(_CONNECTOR), call.line, why)
     registered = _registers_caches(facts.functions, members)
-    seen: set[tuple[str, str]] = {(i.module, i.name) for i in reached(lmcache, [place])}
+    begun = {(m.item.module, m.item.name) for m in meetings(pair, [place])}
     unless = _NOT_REGISTERED if registered else None
-    for item in reached(lmcache, list(asked.values()), unless=unless):
-        if (item.module, item.name) in seen or lmcache.path(item.module).startswith(_COMPUTE):
-            continue
-        failure = pair.start(item)
-        if failure is not None and not failure.path.startswith(_COMPUTE):
-            yield Broken("import", failure.path, failure.line, failure.why)
-        yield from _calls_and_reads(pair, item)
+    for meeting in meetings(pair, list(asked.values()), unless=unless):
+        if not meeting.computes and (meeting.item.module, meeting.item.name) not in begun:
+            yield from _broken(pair, meeting)
     yield from _tokens_that_cant_be_sent(pair)
 
 
@@ -157,11 +148,68 @@ def _constructor(
                 yield Broken("call", vllm.path(_CONNECTOR), call.line, why)
 
 
-def call_failures(pair: Pair, item: Reached) -> Iterator[Failure]:
-    """The calls of a function that the other package's signatures refuse."""
-    path = pair.own.path(item.module)
-    key = ("calls out", item.module, item.name)
-    for call, target in pair.own.once(key, lambda: tuple(_calls_out(pair, item))):
+@dataclass(frozen=True, eq=False)
+class Meeting:
+    """A function that runs, with what it asks of the other package.
+
+    ``calls`` go there by a plain name; ``reads`` are attributes of what its annotations say is the
+    other's. ``computes`` tells LMCache's blender from the rest.
+    """
+
+    item: Reached
+    path: str
+    calls: tuple[tuple[Call, Place], ...]
+    reads: tuple[tuple[Read, str, Place], ...]
+
+    @property
+    def computes(self) -> bool:
+        """Whether it is the blender's own."""
+        return self.path.startswith(COMPUTE)
+
+
+def meetings(
+    pair: Pair, start: Sequence[Place], *, unless: str | None = None
+) -> tuple[Meeting, ...]:
+    """Those of the functions that are :func:`~kvpatch.needs.reached` that the other package meets.
+
+    The others do the same whatever that package is.
+    """
+    key = ("meetings", tuple((place.module, place.name) for place in start), unless)
+    found = reached(pair.own, start, unless=unless)
+    return pair.own.once(key, lambda: tuple(_meetings(pair, found)))
+
+
+def _meetings(pair: Pair, items: Sequence[Reached]) -> Iterator[Meeting]:
+    for item in items:
+        path = pair.own.path(item.module)
+        found = Meeting(item, path, tuple(_calls_out(pair, item)), tuple(_reads_out(pair, item)))
+        if found.calls or found.reads or pair.asks(item) or pair.start(item) is not None:
+            yield found
+
+
+def failures(pair: Pair, meeting: Meeting) -> Iterator[Failure]:
+    """What fails of a function: an import inside it, and the calls whose signatures refuse them."""
+    failure = pair.start(meeting.item)
+    if failure is not None:
+        yield failure
+    yield from _call_failures(pair, meeting)
+
+
+def _broken(pair: Pair, meeting: Meeting) -> Iterator[Broken]:
+    failure = pair.start(meeting.item)
+    # What only the blender loads is the blender's failure.
+    if failure is not None and not failure.path.startswith(COMPUTE):
+        yield Broken("import", failure.path, failure.line, failure.why)
+    for failure in _call_failures(pair, meeting):
+        yield Broken("call", failure.path, failure.line, failure.why)
+    for read, kind, target in meeting.reads:
+        members = _attributes(pair, target)
+        if members is not None and read.name not in members:
+            yield Broken("attribute", meeting.path, read.line, f"vLLM's {kind} has no {read.name}")
+
+
+def _call_failures(pair: Pair, meeting: Meeting) -> Iterator[Failure]:
+    for call, target in meeting.calls:
         real = pair.other.resolve(target.module, target.name)
         function = pair.other.function_at(real) if real else None
         if real is None or function is None:
@@ -169,7 +217,7 @@ def call_failures(pair: Pair, item: Reached) -> Iterator[Failure]:
         why = function.signature.refuses(call, bound=pair.other.class_at(real) is not None)
         if why is not None:
             why = f"vLLM's {real.name} {why}"
-            yield Failure(path, call.line, real.module, real.name, why)
+            yield Failure(meeting.path, call.line, real.module, real.name, why)
 
 
 def _calls_out(pair: Pair, item: Reached) -> Iterator[tuple[Call, Place]]:
@@ -178,17 +226,6 @@ def _calls_out(pair: Pair, item: Reached) -> Iterator[tuple[Call, Place]]:
         target = called(pair.own, item, call) if all(map(usual, call.when)) else None
         if target is not None and pair.other.owns(target.module) and "." not in target.name:
             yield call, target
-
-
-def _calls_and_reads(pair: Pair, item: Reached) -> Iterator[Broken]:
-    path = pair.own.path(item.module)
-    for failure in call_failures(pair, item):
-        yield Broken("call", failure.path, failure.line, failure.why)
-    key = ("reads out", item.module, item.name)
-    for read, kind, target in pair.own.once(key, lambda: tuple(_reads_out(pair, item))):
-        members = _attributes(pair, target)
-        if members is not None and read.name not in members:
-            yield Broken("attribute", path, read.line, f"vLLM's {kind} has no {read.name}")
 
 
 def _reads_out(pair: Pair, item: Reached) -> Iterator[tuple[Read, str, Place]]:
@@ -208,6 +245,7 @@ def _attributes(pair: Pair, target: Place) -> Mapping[str, Place] | None:
     return None if members is None or "*" in members else members
 
 
+@lru_cache(maxsize=4096)
 def _plain_name(annotation: str) -> str:
     text = annotation.strip().strip("\"'")
     optional = re.fullmatch(r"Optional\[(.+)\]", text) or re.fullmatch(r"(.+) \| None", text)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from .statements import catches, dotted, steps
 from .symbols import Call, Class, Function, Read, Signature
-from .walk import children, walk
+from .walk import children, statements, walk
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _ATTRIBUTE_ERRORS = frozenset({"AttributeError", "Exception", "BaseException"})
@@ -19,13 +19,9 @@ def class_facts(node: ast.ClassDef) -> Class:
     for item in node.body:
         if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)):
             members.setdefault(item.name, item.lineno)
-            for inner in walk(item):
-                if (
-                    isinstance(inner, ast.Attribute)
-                    and isinstance(inner.ctx, ast.Store)
-                    and dotted(inner.value) == "self"
-                ):
-                    members.setdefault(inner.attr, inner.lineno)
+            for target in _targets(item):
+                if isinstance(target, ast.Attribute) and dotted(target.value) == "self":
+                    members.setdefault(target.attr, target.lineno)
         elif isinstance(item, (ast.Assign, ast.AnnAssign)):
             targets = item.targets if isinstance(item, ast.Assign) else [item.target]
             for target in targets:
@@ -35,6 +31,29 @@ def class_facts(node: ast.ClassDef) -> Class:
             members.setdefault(item.name, item.lineno)
     bases = tuple(filter(None, (dotted(_unsubscripted(base)) for base in node.bases)))
     return Class(node.lineno, bases, members)
+
+
+def _targets(function: FunctionNode) -> Iterator[ast.expr]:
+    """What the statements of a function assign to."""
+    for node in statements(function.body):
+        if isinstance(node, ast.Assign):
+            whole = node.targets
+        elif isinstance(node, (ast.AnnAssign, ast.AugAssign, ast.For, ast.AsyncFor)):
+            whole = [node.target]
+        elif isinstance(node, (ast.With, ast.AsyncWith)):
+            whole = [item.optional_vars for item in node.items if item.optional_vars]
+        else:
+            continue
+        for target in whole:
+            yield from _parts(target)
+
+
+def _parts(target: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(target, (ast.Tuple, ast.List)):
+        for item in target.elts:
+            yield from _parts(item)
+    else:
+        yield target.value if isinstance(target, ast.Starred) else target
 
 
 def _unsubscripted(node: ast.expr) -> ast.expr:
@@ -65,7 +84,7 @@ def function_facts(node: FunctionNode) -> Function:
     for item in inner:
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
             annotations.setdefault(item.target.id, _annotation(item.annotation))
-    guards = _guards(node)
+    guards = _guards(inner)
     conditions = _conditions(node)
     calls = [_call(item, conditions) for item in inner if isinstance(item, ast.Call)]
     reads = [
@@ -141,10 +160,10 @@ def _conditions(function: ast.AST) -> Mapping[int, tuple[str, ...]]:
     return found
 
 
-def _guards(node: ast.AST) -> frozenset[tuple[str, str]]:
-    """The (owner, attribute) pairs whose absence the function copes with."""
+def _guards(nodes: Sequence[ast.AST]) -> frozenset[tuple[str, str]]:
+    """The (owner, attribute) pairs whose absence the function of those nodes copes with."""
     found: set[tuple[str, str]] = set()
-    for item in walk(node):
+    for item in nodes:
         if isinstance(item, ast.Call) and dotted(item.func) in ("hasattr", "getattr"):
             safe = dotted(item.func) == "hasattr" or len(item.args) > 2
             if safe and len(item.args) > 1 and isinstance(item.args[1], ast.Constant):
@@ -156,7 +175,3 @@ def _guards(node: ast.AST) -> frozenset[tuple[str, str]]:
                 if isinstance(inner, ast.Attribute) and dotted(inner.value):
                     found.add((dotted(inner.value), inner.attr))
     return frozenset(found)
-
-
-def _copes(node: ast.Try) -> bool:
-    return any(catches(handler, _ATTRIBUTE_ERRORS) for handler in node.handlers)

@@ -8,13 +8,19 @@ from dataclasses import dataclass
 from enum import Enum
 
 from .codebase import Codebase, Place
-from .contract import call_failures, connector_class, failures_of_requests, failures_of_start
-from .needs import Failure, Pair, Reached, reached
+from .contract import (
+    ADAPTER,
+    COMPUTE,
+    IMPL,
+    connector_class,
+    failures,
+    failures_of_requests,
+    failures_of_start,
+    meetings,
+)
+from .needs import Failure, Pair, reached
 from .symbols import Function, Read
 
-ADAPTER = "lmcache.integration.vllm.vllm_v1_adapter"
-IMPL = "LMCacheConnectorV1Impl"
-_COMPUTE = "lmcache/v1/compute/"
 _ROPE = "lmcache/v1/compute/positional_encoding.py"
 _MODELS = "lmcache.v1.compute.models"
 _FLASH = "vllm.v1.attention.backends.flash_attn"
@@ -68,11 +74,11 @@ class Shape(str, Enum):
 
 def start_findings(pair: Pair) -> Iterator[Finding]:
     """X, C, A and R: what fails while the engine starts, the registration left out."""
-    failures = list(failures_of_start(pair))
-    for failure in failures:
+    broken = list(failures_of_start(pair))
+    for failure in broken:
         if failure.kind == "import":
             yield Finding("X", When.START, failure.path, failure.line, failure.why)
-    for failure in failures:
+    for failure in broken:
         if failure.kind != "import":
             yield Finding("C", When.START, failure.path, failure.line, failure.why)
     yield from blender_findings(pair)
@@ -82,11 +88,13 @@ def blender_findings(pair: Pair) -> Iterator[Finding]:
     """A and R: what fails when LMCache builds its model beside vLLM's."""
     attention: list[Failure] = []
     rope: list[Failure] = []
-    for item in pair.own.once("built", lambda: tuple(_built(pair.own))):
-        for failure in _failures(pair, item):
-            if not failure.path.startswith(_COMPUTE):
-                continue
-            (rope if failure.path == _ROPE else attention).append(failure)
+    place = pair.own.resolve(ADAPTER, IMPL)
+    for meeting in meetings(pair, [place]) if place else ():
+        if not meeting.computes:
+            continue
+        for failure in failures(pair, meeting):
+            if failure.path.startswith(COMPUTE):
+                (rope if failure.path == _ROPE else attention).append(failure)
     for letter, found in (("A", attention), ("R", rope)):
         for failure in dict.fromkeys(found):
             yield Finding(letter, When.BLENDER, failure.path, failure.line, failure.why)
@@ -254,23 +262,6 @@ def registers_itself(lmcache: Codebase) -> bool:
         for item in reached(lmcache, [place])
         for call in item.function.calls
     )
-
-
-def _built(lmcache: Codebase) -> Iterator[Reached]:
-    """The functions that run when the blender is built."""
-    place = lmcache.resolve(ADAPTER, IMPL)
-    if place is None:
-        return
-    for item in reached(lmcache, [place]):
-        if lmcache.path(item.module).startswith(_COMPUTE):
-            yield item
-
-
-def _failures(pair: Pair, item: Reached) -> Iterator[Failure]:
-    failure = pair.start(item)
-    if failure is not None:
-        yield failure
-    yield from call_failures(pair, item)
 
 
 def _methods(code: Codebase, place: Place) -> Iterator[tuple[str, Function]]:

@@ -49,10 +49,13 @@ class Pair:
         steps = item.function.steps
         if not steps:
             return None
-        key = (item.module, item.name)
-        asks = self.own.once(("asks", *key), lambda: self._asks_in(item.module, steps))
-        found = ("ran", *key, self._unmet(asks))
+        found = ("ran", item.module, item.name, self._unmet(self.asks(item)))
         return self.own.once(found, lambda: self.run(item.module, steps))
+
+    def asks(self, item: Reached) -> tuple[Ask, ...]:
+        """All that the imports inside a function of ``own`` may ask of the other package."""
+        key = ("asks", item.module, item.name)
+        return self.own.once(key, lambda: self._asks_in(item.module, item.function.steps))
 
     def run(self, within: str, steps: Sequence[Step]) -> Failure | None:
         """The first import of these steps that fails, with the modules of ``own`` they load."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 from .definitions import class_facts, function_facts
@@ -52,18 +54,30 @@ class Lazy(Mapping[str, _Fact]):
         return len(self._names)
 
 
-Parse = Callable[[bytes], ast.Module]
+@dataclass(frozen=True)
+class Parsed:
+    """The syntax tree of a file, and what it defines by dotted name."""
+
+    tree: ast.Module
+
+    @cached_property
+    def definitions(self) -> Mapping[str, _Definition]:
+        """Its classes and functions, those of classes too."""
+        return dict(_defined(self.tree.body))
+
+
+Parse = Callable[[bytes], Parsed]
 """Parses a file, or has its tree still; raises SyntaxError."""
 
 
-def parse(content: bytes) -> ast.Module:
-    """The syntax tree of a file.
+def parse(content: bytes) -> Parsed:
+    """A file, parsed.
 
     Raises:
         SyntaxError: for what is not Python of this interpreter's grammar.
     """
     try:
-        return ast.parse(content)
+        return Parsed(ast.parse(content))
     except (ValueError, RecursionError, MemoryError) as error:
         raise SyntaxError(str(error) or "it is nested too deeply") from None
 
@@ -74,15 +88,16 @@ def read_module(content: bytes, parse: Parse = parse) -> Module:
     Raises:
         SyntaxError: for what is not Python of this interpreter's grammar.
     """
-    tree = parse(content)
+    parsed = parse(content)
+    tree = parsed.tree
     names: dict[str, Binding] = {}
     typing: dict[str, Binding] = {}
     stars: list[Import] = []
     _bind(tree.body, names, typing, stars)
-    defined = dict(_defined(tree.body))
+    defined = parsed.definitions
 
     def definitions() -> Mapping[str, _Definition]:
-        return dict(_defined(parse(content).body))
+        return parse(content).definitions
 
     classes = [name for name, node in defined.items() if isinstance(node, ast.ClassDef)]
     functions = [name for name, node in defined.items() if not isinstance(node, ast.ClassDef)]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from kvpatch.contract import (
     Broken,
-    call_failures,
     connector_class,
+    failures,
     failures_of_requests,
     failures_of_start,
+    meetings,
 )
-from kvpatch.needs import reached
 from pair_stand_in import ADAPTER, CONNECTOR, POSITIONS, REQUEST, UTILS, pair, replaced
 
 
@@ -72,8 +72,8 @@ def test_calls_of_the_other_package_are_held_against_its_signatures() -> None:
     found = pair(replaced(POSITIONS, "is_neox_style=is_neox_style\n", "gone=1\n"))
     place = found.own.resolve("lmcache.v1.compute.positional_encoding", "get_fused_rope")
     assert place is not None
-    (item,) = reached(found.own, [place])
-    (failure,) = call_failures(found, item)
+    (meeting,) = meetings(found, [place])
+    (failure,) = failures(found, meeting)
     assert (failure.name, failure.why) == ("get_rope", "vLLM's get_rope has no parameter gone")
 
 

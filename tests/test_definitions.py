@@ -30,6 +30,26 @@ def test_a_class_has_what_its_body_and_its_methods_give_it() -> None:
     assert set(facts.members) == {"x", "y", "f", "z"}
 
 
+def test_whatever_way_a_method_assigns_counts() -> None:
+    facts = a_class(
+        "class A:\n"
+        "    def f(self):\n"
+        "        self.a, [self.b, *self.c] = self.d, self.e[0] = x\n"
+        "        for self.g in y:\n"
+        "            with z() as self.h, w():\n"
+        "                self.i += 1\n"
+        "        try:\n            self.j: int = 1\n"
+        "        except E:\n            self.k = 2\n"
+        "        else:\n            self.l = 3\n"
+        "        finally:\n            self.m = 4\n"
+        "        match x:\n            case 1:\n                self.n = 5\n"
+        "        def inner():\n            self.o = 6\n"
+        "        self.p.q = self.r\n"
+    )
+    assert set(facts.members) == {"f", *"abcdghijklmno"}
+    assert facts.members["k"] == 10
+
+
 def test_reads_that_are_asked_about_first_are_guarded() -> None:
     facts = function(
         "def f(r):\n"

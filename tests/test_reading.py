@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
-
 import pytest
-from kvpatch.reading import parse, read_module
+from kvpatch.reading import Parsed, parse, read_module
 from kvpatch.symbols import ANY
 
 
@@ -46,7 +44,7 @@ def test_a_modules_getattr_answers_the_names_that_it_compares_with(
 def test_definitions_are_looked_into_when_they_are_asked_for() -> None:
     parsed: list[bytes] = []
 
-    def counting(content: bytes) -> ast.Module:
+    def counting(content: bytes) -> Parsed:
         parsed.append(content)
         return parse(content)
 

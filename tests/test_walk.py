@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from kvpatch.walk import children, walk
+from kvpatch.walk import children, statements, walk
 
 HERE = sorted(Path(__file__).parent.glob("*.py"))[:40]
 ODD = """
@@ -28,7 +28,7 @@ def plain(nodes: object) -> list[ast.AST]:
 def test_every_node_comes_in_the_order_of_ast(path: Path) -> None:
     tree = ast.parse(path.read_bytes())
     assert list(walk(tree)) == plain(ast.walk(tree))
-    assert all(children(n) == plain(ast.iter_child_nodes(n)) for n in walk(tree))
+    assert all(list(children(n)) == plain(ast.iter_child_nodes(n)) for n in walk(tree))
 
 
 def test_so_does_every_kind_of_statement_that_this_python_has() -> None:
@@ -38,3 +38,12 @@ def test_so_does_every_kind_of_statement_that_this_python_has() -> None:
         except SyntaxError:
             tree = ast.parse("match a:\n    case [1, *b]: del c.d")
         assert list(walk(tree)) == plain(ast.walk(tree))
+
+
+@pytest.mark.parametrize("path", HERE, ids=lambda path: path.name)
+def test_every_statement_comes_once(path: Path) -> None:
+    tree = ast.parse(path.read_bytes())
+    found = list(statements(tree.body))
+    every = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+    assert len(found) == len(every)
+    assert set(map(id, found)) == set(map(id, every))
