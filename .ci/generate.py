@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CHECKOUT / "tests"))
 
-from kvpatch import catalogue, key_history, pairs, revision, series, summary  # noqa: E402
+from kvpatch import ahead, catalogue, key_history, pairs, revision, series, summary  # noqa: E402
 from kvpatch.readme import with_pair_table, with_tables  # noqa: E402
 from kvpatch.schema import FILES  # noqa: E402
 from kvpatch.schema_source import parse_schema, read_schema  # noqa: E402
@@ -43,7 +44,10 @@ def main() -> None:
     blending = CHECKOUT / "patcher" / "pairs.json"
     earlier = pairs.read(blending.read_text()) if blending.exists() else None
     asked = Request(dict.fromkeys(FIRST, ""))
+    # What is read can be told only where nothing is known from earlier runs.
+    shutil.rmtree(default_cache() / "verdicts", ignore_errors=True)
     matrix = validate(asked, default_cache(), print)
+    (CHECKOUT / "patcher" / "reads.json").write_text(ahead.build(matrix.reads))
     blending.write_text(summary.catalogue(matrix, asked, earlier))
     readme = CHECKOUT / "README.md"
     told = with_tables(readme.read_text(), chosen)

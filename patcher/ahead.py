@@ -1,44 +1,71 @@
-"""Fetches ahead what the releases of a validate run need, several at once, while it plans."""
+"""Fetches ahead what the releases of a validate run need, several at once, while it plans.
+
+Which files those are was written down when this kvpatch was made (``reads.json``): to find it out
+takes as many answers of the index, one after the other, as there are files.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
-from .matrix import Release, Say, Workshop
+from .matrix import Release, Say
 from .outcome import KvpatchError
 from .remote import RemoteWheel
 from .tree import PACKAGES
 
-_SAMPLE = (1.0, 0.0, 0.5)
-"""Which releases tell what the others need: where they stand from the oldest to the newest."""
+_FILE = Path(__file__).with_name("reads.json")
+_SCHEMA = 1
+
+Reads = Mapping[str, Sequence[str]]
+"""Package to the paths of the files that are read of any of its releases."""
+
+
+def load() -> Reads:
+    """The files that validating every release of the index took when this kvpatch was made."""
+    data = json.loads(_FILE.read_text("utf-8"))
+    return {name: tuple(data[name]) for name in PACKAGES}
+
+
+def build(reads: Reads) -> str:
+    """The JSON text that :func:`load` reads."""
+    data = {"schema": _SCHEMA, **{name: sorted(reads[name]) for name in PACKAGES}}
+    return json.dumps(data, indent=1) + "\n"
+
+
+def reads_of(releases: Sequence[Release]) -> Reads:
+    """The Python files that were read so far of some releases, not those that were but fetched."""
+    found: dict[str, set[str]] = {name: set() for name in PACKAGES}
+    for release in releases:
+        if isinstance(release.holder, RemoteWheel):
+            paths = release.holder.read_paths
+            found[release.package].update(path for path in paths if path.endswith(".py"))
+    return {name: tuple(sorted(paths)) for name, paths in found.items()}
 
 
 @contextlib.contextmanager
 def fetching(
-    found: Sequence[Release], workshop: Workshop, jobs: int, say: Say
+    found: Sequence[Release], reads: Reads, jobs: int, say: Say
 ) -> Iterator[Callable[[Release], None]]:
-    """Fetch ahead what some releases turned out to need; gives what waits for one of them."""
-    remote = {
-        name: [r for r in found if r.package == name and isinstance(r.holder, RemoteWheel)]
-        for name in PACKAGES
-    }
-    count = sum(map(len, remote.values()))
-    if not count:
+    """Fetch ahead what some releases are likely to need; gives what waits for one of them."""
+    remote = [release for release in found if isinstance(release.holder, RemoteWheel)]
+    if not remote:
         yield lambda _: None
         return
+    count = len(remote)
     say(f"reading {count} wheels by ranges")
-    wanted = _wanted(remote, workshop)
 
     def fetch(release: Release) -> None:
         # What fails here fails again where it is read in earnest, and is reported there.
         if isinstance(release.holder, RemoteWheel):
             with contextlib.suppress(KvpatchError):
-                release.holder.prefetch([*wanted[release.package], *_metadata(release.holder)])
+                release.holder.prefetch([*reads[release.package], *_metadata(release.holder)])
 
     with ThreadPoolExecutor(jobs) as pool:
-        waiting = {r: pool.submit(fetch, r) for name in PACKAGES for r in remote[name]}
+        waiting = {release: pool.submit(fetch, release) for release in remote}
 
         def ready(release: Release) -> None:
             future = waiting.pop(release, None)
@@ -52,34 +79,6 @@ def fetching(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-
-
-def _wanted(
-    remote: Mapping[str, Sequence[Release]], workshop: Workshop
-) -> Mapping[str, Mapping[str, None]]:
-    """The paths that a few pairs need, from the newest to the oldest, by package."""
-    wanted: dict[str, dict[str, None]] = {name: {} for name in PACKAGES}
-    for part in _SAMPLE:
-        pair = {name: side[int((len(side) - 1) * part)] for name, side in remote.items() if side}
-        for name, release in pair.items():
-            if not isinstance(release.holder, RemoteWheel):
-                continue
-            # What fails here fails again where it is read in earnest, and is reported there.
-            with contextlib.suppress(KvpatchError):
-                if not wanted[name] and name == "lmcache":
-                    # Two hundred of its files are needed, one after the other.
-                    every = [path for path in release.holder.entries if path.endswith(".py")]
-                    release.holder.prefetch(every)
-                release.holder.prefetch([*wanted[name], *_metadata(release.holder)])
-        with contextlib.suppress(KvpatchError):
-            if len(pair) == len(PACKAGES):
-                workshop.pair(pair["vllm"], pair["lmcache"])
-            for name, release in pair.items():
-                workshop.row(release, pair.get(PACKAGES[1 - PACKAGES.index(name)]))
-        for name, release in pair.items():
-            if isinstance(release.holder, RemoteWheel):
-                wanted[name].update(dict.fromkeys(release.holder.read_paths))
-    return wanted
 
 
 def _metadata(wheel: RemoteWheel) -> list[str]:

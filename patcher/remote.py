@@ -75,7 +75,7 @@ class RemoteWheel:
     _whole: Path | None = None
     _entries: Mapping[str, Entry] | None = None
     _members: dict[str, bytes] = field(default_factory=dict)
-    _asked: dict[str, None] = field(default_factory=dict)
+    _read: dict[str, None] = field(default_factory=dict)
     _other: frozenset[str] | None = None
 
     @property
@@ -97,10 +97,12 @@ class RemoteWheel:
         Raises:
             KvpatchError: as :attr:`entries`.
         """
-        self._asked[path] = None
         if path not in self._members:
             self.prefetch([path])
-        return self._members.get(path)
+        found = self._members.get(path)
+        if found is not None:
+            self._read[path] = None
+        return found
 
     def opaque(self, module: str) -> bool:
         """Whether the wheel has an extension of that module, or a folder of that name."""
@@ -113,8 +115,8 @@ class RemoteWheel:
 
     @property
     def read_paths(self) -> tuple[str, ...]:
-        """The paths that were asked for so far, members or not, what was fetched ahead left out."""
-        return tuple(self._asked)
+        """The members that were read so far, what was but fetched ahead left out."""
+        return tuple(self._read)
 
     def metadata(self) -> bytes | None:
         """The text of METADATA; None where there is none."""

@@ -6,14 +6,15 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from .ahead import fetching
+from .ahead import Reads, fetching, reads_of
+from .ahead import load as likely_reads
 from .catalogue import load
 from .digest import sha256
 from .fold import Memo, Options
@@ -49,12 +50,13 @@ class Request:
 
 @dataclass(frozen=True)
 class Matrix:
-    """What validating came to."""
+    """What validating came to; ``reads`` are the files that were read for it."""
 
     rows: tuple[Row, ...]
     pairs: tuple[Mapping[str, Any], ...]
     traffic: Traffic
     seconds: float
+    reads: Reads = field(default_factory=dict)
 
     @property
     def data(self) -> dict[str, Any]:
@@ -97,7 +99,8 @@ def validate(asked: Request, cache: Path, say: Say) -> Matrix:
         workshop = Workshop(discover(), Options(known=load(), memo=Memo()))
         kept = Kept(cache / "verdicts" / _digest(workshop.series))
         rows, pairs = _all([*found, *local], workshop, kept, asked.jobs, say)
-    return Matrix(tuple(rows), tuple(pairs), traffic, time.monotonic() - begun)
+        reads = reads_of(found)
+    return Matrix(tuple(rows), tuple(pairs), traffic, time.monotonic() - begun, reads)
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,7 @@ def _all(
     fresh = [r for r in found if not _complete(r, memories[r], sides)]
     newest = {name: side[-1] for name, side in sides.items()}
     rows = []
-    with fetching(fresh, workshop, jobs, say) as ready:
+    with fetching(fresh, likely_reads(), jobs, say) as ready:
         for release in found:
             ready(release)
             rows.append(_row(release, newest, workshop, memories[release]))

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kvpatch.ahead import fetching
+from kvpatch.ahead import build, fetching, load, reads_of
+from kvpatch.compat import WORKER
 from kvpatch.fold import Memo, Options
 from kvpatch.index import configured, connection, releases
 from kvpatch.matrix import Release, Workshop
 from kvpatch.outcome import KvpatchError
 from kvpatch.remote import RemoteWheel
+from kvpatch.series import discover
 from pair_stand_in import ATTENTION, vllm_patches_alone
 from planning import series
 from small_index import SmallIndex, small_index
@@ -51,7 +53,7 @@ def test_after_waiting_for_a_release_nothing_of_it_is_left_to_fetch(
 ) -> None:
     shop, said = workshop(), list[str]()
     (lmcache,) = [r for r in found if r.package == "lmcache"]
-    with fetching(found, shop, 2, said.append) as ready:
+    with fetching(found, load(), 2, said.append) as ready:
         for release in found:
             ready(release)
     asked = len(index.ranges)
@@ -66,7 +68,7 @@ def test_a_wheel_that_cant_be_read_keeps_nobody_and_fails_where_it_is_read(
 ) -> None:
     index.broken.add("vllm-0.23.0-py3-none-any.whl")
     shop = workshop()
-    with fetching(found, shop, 2, lambda _: None) as ready:
+    with fetching(found, load(), 2, lambda _: None) as ready:
         for release in found:
             ready(release)
     (broken,) = [r for r in found if str(r.version) == "0.23.0"]
@@ -75,12 +77,40 @@ def test_a_wheel_that_cant_be_read_keeps_nobody_and_fails_where_it_is_read(
 
 
 def test_an_error_ends_the_fetching_and_comes_through(found: list[Release]) -> None:
-    with pytest.raises(KeyboardInterrupt), fetching(found, workshop(), 1, lambda _: None):
+    with pytest.raises(KeyboardInterrupt), fetching(found, load(), 1, lambda _: None):
         raise KeyboardInterrupt
 
 
 def test_nothing_remote_is_nothing_to_wait_for() -> None:
     said: list[str] = []
-    with fetching([], workshop(), 2, said.append) as ready:
+    with fetching([], load(), 2, said.append) as ready:
         ready(None)  # type: ignore[arg-type]
     assert said == []
+
+
+def test_the_files_that_were_read_are_told_and_not_those_that_were_but_fetched(
+    found: list[Release],
+) -> None:
+    assert reads_of(found) == {"vllm": (), "lmcache": ()}
+    with fetching(found, load(), 2, lambda _: None) as ready:
+        for release in found:
+            ready(release)
+    assert reads_of(found) == {"vllm": (), "lmcache": ()}
+    (lmcache,) = [r for r in found if r.package == "lmcache"]
+    workshop().pair(found[-1], lmcache)
+    reads = reads_of(found)
+    assert WORKER in reads["vllm"]
+    assert all(set(paths) <= set(load()[name]) for name, paths in reads.items())
+    assert not any(path.endswith("METADATA") for paths in reads.values() for path in paths)
+
+
+def test_the_list_is_written_as_it_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("kvpatch.ahead._FILE", tmp_path / "reads.json")
+    (tmp_path / "reads.json").write_text(build({"vllm": ("vllm/b.py", "vllm/a.py"), "lmcache": ()}))
+    assert load() == {"vllm": ("vllm/a.py", "vllm/b.py"), "lmcache": ()}
+
+
+def test_every_file_that_a_patch_changes_is_in_the_list() -> None:
+    for member in discover().members:
+        for target in member.patch.targets:
+            assert target.path in load()[member.patch.distribution], target.path
