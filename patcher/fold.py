@@ -361,7 +361,8 @@ def _transform(base: bytes, items: Items) -> bytes | _Fault:
             after = rewrite.generate(module)
             rewrite.require_faithful(parsed, base, after)
     except Refusal as refusal:
-        return culprit, refusal
+        # What it was raised in holds the whole tree.
+        return culprit, refusal.with_traceback(None)
     return after
 
 

@@ -11,7 +11,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from packaging.specifiers import SpecifierSet
@@ -52,6 +52,20 @@ class Wheel:
     sha256: str | None
     yanked: bool
     sdist: bool = False
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The wheel as JSON has it."""
+        return {**asdict(self), "version": str(self.version)}
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Wheel:
+        """The wheel that :attr:`data` is of.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is of none.
+        """
+        return cls(**{**data, "version": Version(data["version"])})
 
 
 @contextlib.contextmanager
@@ -327,14 +341,11 @@ def _kept(place: Path, max_age_s: float | None) -> tuple[Wheel, ...] | None:
         age = time.time() - data["asked"]
         if data["schema"] != _SCHEMA or (max_age_s is not None and not 0 <= age <= max_age_s):
             return None
-        return tuple(
-            Wheel(**{**entry, "version": Version(entry["version"])}) for entry in data["wheels"]
-        )
+        return tuple(Wheel.of(entry) for entry in data["wheels"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def _keep(place: Path, wheels: tuple[Wheel, ...]) -> None:
-    entries = [{**asdict(wheel), "version": str(wheel.version)} for wheel in wheels]
-    data = {"schema": _SCHEMA, "asked": time.time(), "wheels": entries}
+    data = {"schema": _SCHEMA, "asked": time.time(), "wheels": [wheel.data for wheel in wheels]}
     write_atomically(place, json.dumps(data).encode())

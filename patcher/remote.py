@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import struct
+import sys
 import tempfile
 import threading
 import zipfile
@@ -34,7 +35,7 @@ _SCHEMA = 1
 _KEPT_SUFFIXES = (".py", ".so", ".dist-info/METADATA")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """Where a member lies in its wheel: all numbers in bytes, ``crc`` that of the directory."""
 
@@ -53,10 +54,10 @@ class Traffic:
     bytes: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def add(self, size: int) -> None:
-        """Count one answer of that many bytes."""
+    def add(self, size: int, requests: int = 1) -> None:
+        """Count so many bytes in one answer, or in several."""
         with self.lock:
-            self.requests += 1
+            self.requests += requests
             self.bytes += size
 
 
@@ -65,6 +66,8 @@ class RemoteWheel:
     """One wheel of the index. Nothing but the directory is read until a member is asked for.
 
     Where its server answers no ranges, a wheel of at most ``max_download`` bytes is read whole.
+    ``held`` are members by path, CRC and size: the wheels of one run share it, for most members are
+    the same in the next release.
     """
 
     wheel: Wheel
@@ -72,6 +75,7 @@ class RemoteWheel:
     cache: Path
     traffic: Traffic = field(default_factory=Traffic)
     max_download: int = 0
+    held: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
     _whole: Path | None = None
     _entries: Mapping[str, Entry] | None = None
     _members: dict[str, bytes] = field(default_factory=dict)
@@ -134,7 +138,7 @@ class RemoteWheel:
             if kept is None:
                 wanted.append((entry, path))
             else:
-                self._members[path] = kept
+                self._hold(path, entry, kept)
         for run in _runs(sorted(wanted, key=lambda item: item[0].offset)):
             self._fetch(run)
 
@@ -159,8 +163,11 @@ class RemoteWheel:
         view = memoryview(data)
         for entry, path in run:
             member = self._unpacked(entry, path, view[entry.offset - start :])
-            self._members[path] = member
+            self._hold(path, entry, member)
             write_atomically(self._member_place(path, entry), member)
+
+    def _hold(self, path: str, entry: Entry, member: bytes) -> None:
+        self._members[path] = self.held.setdefault((path, entry.crc, entry.size), member)
 
     def _opened(self, tail: int) -> RangedFile | BinaryIO:
         """The wheel by ranges, or the whole of it where its server knows none and it is small."""
@@ -218,7 +225,7 @@ class RemoteWheel:
         if len(infos) > _MOST_MEMBERS:
             raise self._bad(f"has {len(infos)} members, more than {_MOST_MEMBERS}")
         entries = {
-            info.filename: Entry(
+            sys.intern(info.filename): Entry(
                 info.header_offset,
                 info.compress_size,
                 info.file_size,
@@ -258,11 +265,16 @@ class RemoteWheel:
                 return None
             if data["wheel"] != [self.wheel.filename, self.wheel.sha256]:
                 return None
-            return {path: Entry(*numbers) for path, numbers in data["members"].items()}
+            # The same paths come again in every release.
+            members = data["members"].items()
+            return {sys.intern(path): Entry(*numbers) for path, numbers in members}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     def _kept_member(self, path: str, entry: Entry) -> bytes | None:
+        held = self.held.get((path, entry.crc, entry.size))
+        if held is not None:
+            return held
         try:
             data = self._member_place(path, entry).read_bytes()
         except OSError:

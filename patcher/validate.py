@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -16,21 +18,26 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from .ahead import Reads, fetching, reads_of
 from .ahead import load as likely_reads
 from .catalogue import load
-from .digest import sha256
+from .checking import Checked, Checker
+from .companion import Companion, Work, affordable, companion
 from .fold import Memo, Options
-from .index import Wheel, configured, connection, releases, write_atomically
+from .index import Wheel, configured, connection, releases
 from .index_config import extras
 from .matrix import Release, Row, Say, Workshop, summary
 from .outcome import ExitCode, KvpatchError
 from .remote import RemoteWheel, Traffic
-from .series import Series, discover
+from .series import discover
 from .tree import PACKAGES
-
-if TYPE_CHECKING:
-    import requests
+from .verdicts import Kept
 
 FIRST = {"vllm": ">=0.8.5", "lmcache": ">=0.3.3"}
 """The releases that are looked at where none are named: those the series was begun for."""
+
+_MANY = 300
+"""So many pairs are worth the start of a second process."""
+
+Sides = Mapping[str, Sequence[Release]]
+"""The releases of each package, the oldest first."""
 
 
 @dataclass(frozen=True)
@@ -90,47 +97,110 @@ def validate(asked: Request, cache: Path, say: Say) -> Matrix:
     traffic = Traffic()
     with ExitStack() as stack:
         session = stack.enter_context(connection(index, threads=asked.jobs))
-        found = [
-            release
-            for name in PACKAGES
-            for release in _listed(name, asked, cache, session, traffic)
-        ]
+        most = asked.max_download * 1_000_000
+        remote = partial(
+            RemoteWheel,
+            session=session,
+            cache=cache,
+            traffic=traffic,
+            max_download=most,
+            held={},
+        )
+        found = [release for name in PACKAGES for release in _listed(name, asked, cache, remote)]
         found += _linked(extras(index).folders, asked, found)
         workshop = Workshop(discover(), Options(known=load(), memo=Memo()))
-        kept = Kept(cache / "verdicts" / _digest(workshop.series))
-        rows, pairs = _all([*found, *local], workshop, kept, asked.jobs, say)
+        found += local
+        sides = _sides(found)
+        newest = {name: side[-1] for name, side in sides.items()}
+        checker = Checker(workshop, Kept.by(workshop.series, cache), newest)
+        run = _Run(checker, sides, cache, traffic, asked.jobs, say)
+        rows, pairs = run.all(found)
         reads = reads_of(found)
     return Matrix(tuple(rows), tuple(pairs), traffic, time.monotonic() - begun, reads)
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Verdicts of earlier runs of this very kvpatch, by the hashes of the two wheels."""
+class _Run:
+    """One run over all releases that were found."""
 
-    folder: Path
+    checker: Checker
+    sides: Sides
+    cache: Path
+    traffic: Traffic
+    jobs: int
+    say: Say
 
-    def of(self, release: Release) -> dict[str, Any]:
-        """What is kept for one LMCache release: by the vLLM wheel's hash, and its own row."""
-        if release.key is None:
-            return {}
-        try:
-            data = json.loads(self._place(release).read_bytes())
-            return data if isinstance(data, dict) else {}
-        except (OSError, ValueError):
-            return {}
+    def all(self, found: Sequence[Release]) -> tuple[list[Row], list[Mapping[str, Any]]]:
+        """The row of every release, and the pairs."""
+        memories = {release: self.checker.kept.of(release) for release in found}
+        fresh = [r for r in found if not _complete(r, memories[r], self.sides)]
+        waiting = deque(lmcache for lmcache in self.sides["lmcache"] if lmcache in fresh)
+        many = len(waiting) * len(self.sides["vllm"]) >= _MANY
+        with ExitStack() as stack:
+            helper = None
+            if many and self.jobs > 1 and affordable():
+                helper = stack.enter_context(companion(self.traffic))
+            reads = likely_reads()
+            order = [*(r for r in fresh if r.package == "vllm"), *_from_both_ends(waiting)]
+            ready = stack.enter_context(fetching(order, reads, self.jobs, self.say))
+            rows = {}
+            for vllm in self.sides["vllm"]:
+                ready(vllm)
+                rows[vllm] = self.checker.vllm(vllm)
+            readable = [vllm for vllm, row in rows.items() if row.error is None]
+            checked = self._checked(waiting, readable, ready, helper)
+        for lmcache in self.sides["lmcache"]:
+            if lmcache not in checked:
+                checked[lmcache] = self.checker.lmcache(lmcache, readable, self.say)
+            rows[lmcache] = checked[lmcache].row
+        pairs = [pair for lmcache in self.sides["lmcache"] for pair in checked[lmcache].pairs]
+        return [rows[release] for release in found], pairs
 
-    def keep(self, release: Release, found: Mapping[str, Any]) -> None:
-        """Put that there for the next run."""
-        if release.key is not None:
-            write_atomically(self._place(release), json.dumps(found).encode())
+    def _checked(
+        self,
+        waiting: deque[Release],
+        vllm: Sequence[Release],
+        ready: Callable[[Release], None],
+        helper: Companion | None,
+    ) -> dict[Release, Checked]:
+        """What was found here of those that wait; of the others the helper keeps what it finds."""
+        count = len(waiting)
 
-    def _place(self, release: Release) -> Path:
-        return self.folder / f"{release.package}-{release.version}-{str(release.key)[:16]}.json"
+        def taken(lmcache: Release) -> None:
+            ready(lmcache)
+            told = f"checking LMCache {lmcache.version} against {len(vllm)} vLLM"
+            self.say(f"{told} ({count - len(waiting)}/{count})")
+
+        if helper and (work := Work.of(self.cache, vllm, self.checker.newest)):
+            helper.begin(work, waiting, taken)
+        checked = {}
+        for lmcache in _taking(waiting):
+            taken(lmcache)
+            checked[lmcache] = self.checker.lmcache(lmcache, vllm, self.say)
+        if helper:
+            helper.wait()
+        return checked
 
 
-def _all(
-    found: Sequence[Release], workshop: Workshop, kept: Kept, jobs: int, say: Say
-) -> tuple[list[Row], list[Mapping[str, Any]]]:
+def _from_both_ends(waiting: Iterable[Release]) -> Iterator[Release]:
+    """In the order in which two take them."""
+    left = deque(waiting)
+    while left:
+        yield left.popleft()
+        if left:
+            yield left.pop()
+
+
+def _taking(waiting: deque[Release]) -> Iterator[Release]:
+    """Those that wait, while another thread takes from their other end."""
+    with contextlib.suppress(IndexError):
+        while waiting:
+            release = waiting.popleft()
+            yield release
+
+
+def _sides(found: Sequence[Release]) -> Sides:
+    """The releases of each package, by version."""
     sides = {
         name: sorted((r for r in found if r.package == name), key=lambda r: r.version)
         for name in PACKAGES
@@ -143,76 +213,10 @@ def _all(
                 "widen --vllm or --lmcache, or give --pre",
                 ExitCode.ENVIRONMENT,
             )
-    memories = {release: kept.of(release) for release in found}
-    fresh = [r for r in found if not _complete(r, memories[r], sides)]
-    newest = {name: side[-1] for name, side in sides.items()}
-    rows = []
-    with fetching(fresh, likely_reads(), jobs, say) as ready:
-        for release in found:
-            ready(release)
-            rows.append(_row(release, newest, workshop, memories[release]))
-    readable = {row.package + row.version for row in rows if row.error is None}
-    pairs: list[Mapping[str, Any]] = []
-    count = len(sides["lmcache"])
-    for number, lmcache in enumerate(sides["lmcache"], 1):
-        against = len(sides["vllm"])
-        say(f"checking LMCache {lmcache.version} against {against} vLLM ({number}/{count})")
-        memory = memories[lmcache]
-        changed = "row" not in memory or memory["row"] != _row_memory(rows, lmcache)
-        for vllm in sides["vllm"]:
-            if not {f"vllm{vllm.version}", f"lmcache{lmcache.version}"} <= readable:
-                continue
-            known = memory.get(str(vllm.key)) if vllm.key else None
-            if known is None:
-                try:
-                    known = workshop.pair(vllm, lmcache)
-                except KvpatchError as error:
-                    say(f"{error.message}; {error.hint}")
-                    continue
-                changed = True
-                if vllm.key:
-                    memory[str(vllm.key)] = known
-            pairs.append(known)
-        if changed:
-            memory["row"] = _row_memory(rows, lmcache)
-            kept.keep(lmcache, memory)
-        workshop.forget(lmcache)
-    for vllm in sides["vllm"]:
-        if "row" not in memories[vllm]:
-            kept.keep(vllm, {"row": _row_memory(rows, vllm)})
-    return rows, pairs
+    return sides
 
 
-def _row(
-    release: Release,
-    newest: Mapping[str, Release],
-    workshop: Workshop,
-    memory: Mapping[str, Any],
-) -> Row:
-    known = memory.get("row")
-    if known is None:
-        other = PACKAGES[1 - PACKAGES.index(release.package)]
-        return workshop.row(release, newest[other])
-    patches = tuple(known["patches"])
-    version, registered = str(release.version), bool(known["registered"])
-    name, key = release.name, release.key
-    return Row(release.package, version, name, patches, registered=registered, key=key)
-
-
-def _row_memory(rows: Sequence[Row], release: Release) -> dict[str, Any] | None:
-    for row in rows:
-        if (row.package, row.version, row.name) == _identity(release) and row.error is None:
-            return {"patches": [dict(p) for p in row.patches], "registered": row.registered}
-    return None
-
-
-def _identity(release: Release) -> tuple[str, str, str]:
-    return release.package, str(release.version), release.name
-
-
-def _complete(
-    release: Release, memory: Mapping[str, Any], sides: Mapping[str, Sequence[Release]]
-) -> bool:
+def _complete(release: Release, memory: Mapping[str, Any], sides: Sides) -> bool:
     """Whether nothing of that release has to be read."""
     if not memory.get("row"):
         return False
@@ -222,15 +226,15 @@ def _complete(
 
 
 def _listed(
-    name: str, asked: Request, cache: Path, session: requests.Session, traffic: Traffic
+    name: str, asked: Request, cache: Path, remote: Callable[[Wheel], RemoteWheel]
 ) -> Iterator[Release]:
     spec = asked.specs.get(name) or FIRST[name]
     for wheel in releases(name, spec, pre=asked.pre, cache=cache, sdists=True):
         if wheel.sdist and not wheel.yanked:
             yield Release(wheel.distribution, wheel.version, NoWheel(wheel), wheel.filename)
         elif not wheel.yanked:
-            most = asked.max_download * 1_000_000
-            yield _release(wheel, RemoteWheel(wheel, session, cache, traffic, most))
+            holder = remote(wheel)
+            yield Release(wheel.distribution, wheel.version, holder, wheel.filename, wheel.sha256)
 
 
 def _linked(folders: Sequence[Path], asked: Request, found: Sequence[Release]) -> Iterator[Release]:
@@ -247,10 +251,6 @@ def _linked(folders: Sequence[Path], asked: Request, found: Sequence[Release]) -
         if spec.contains(version, prereleases=True) and (asked.pre or not version.is_prerelease):
             there.add((name, version))
             yield _local(path)
-
-
-def _release(wheel: Wheel, holder: RemoteWheel) -> Release:
-    return Release(wheel.distribution, wheel.version, holder, wheel.filename, wheel.sha256)
 
 
 @dataclass(frozen=True)
@@ -300,10 +300,3 @@ def _specifiers(spec: str) -> SpecifierSet:
             "write it as pip does, such as '>=0.26' or '==0.32.0'",
             ExitCode.USAGE,
         ) from None
-
-
-def _digest(series: Series) -> str:
-    """Names what the verdicts depend on beside the wheels: the series, and the checker's code."""
-    folder = Path(__file__).parent
-    texts = [path.read_bytes() for path in sorted(folder.glob("*.py"))]
-    return sha256(b"\0".join([series.digest.encode(), *texts]))[:16]

@@ -1,0 +1,68 @@
+"""Checks the releases of a validate run: each by itself, then each LMCache against every vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .matrix import Release, Row, Say, Workshop
+from .outcome import KvpatchError
+from .tree import PACKAGES
+from .verdicts import Kept, recalled, remembered
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What checking one LMCache came to: its row, and its pairs as ``data.pairs`` has them."""
+
+    row: Row
+    pairs: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Checker:
+    """Checks releases beside the newest of the other package, and keeps what it finds."""
+
+    workshop: Workshop
+    kept: Kept
+    newest: Mapping[str, Release]
+
+    def row(self, release: Release, memory: Mapping[str, Any] | None = None) -> Row:
+        """What planning the patches on one release came to, from memory where it is there."""
+        known = recalled(release, self.kept.of(release) if memory is None else memory)
+        other = PACKAGES[1 - PACKAGES.index(release.package)]
+        return known or self.workshop.row(release, self.newest[other])
+
+    def vllm(self, release: Release) -> Row:
+        """The row of one vLLM, kept."""
+        memory = self.kept.of(release)
+        row = self.row(release, memory)
+        if "row" not in memory and (told := remembered(row)):
+            self.kept.keep(release, {"row": told})
+        return row
+
+    def lmcache(self, release: Release, vllm: Sequence[Release], say: Say) -> Checked:
+        """The row of one LMCache, and its pairs with every vLLM that can be read, kept."""
+        memory = self.kept.of(release)
+        row = self.row(release, memory)
+        if row.error is not None:
+            return Checked(row)
+        pairs: list[Mapping[str, Any]] = []
+        changed = "row" not in memory
+        for one in vllm:
+            known = memory.get(str(one.key)) if one.key else None
+            if known is None:
+                try:
+                    known = self.workshop.pair(one, release)
+                except KvpatchError as error:
+                    say(f"{error.message}; {error.hint}")
+                    continue
+                if one.key:
+                    memory[one.key] = known
+                    changed = True
+            pairs.append(known)
+        if changed:
+            self.kept.keep(release, {**memory, "row": remembered(row)})
+        self.workshop.forget(release)
+        return Checked(row, tuple(pairs))
