@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import IO, Any
 
 from .catalogue import load
@@ -31,8 +32,8 @@ from .verdicts import Kept
 _START = (
     "import json, sys\n"
     "sys.path[:] = json.loads(sys.stdin.readline())\n"
-    "from kvpatch.companion import serve\n"
-    "serve(sys.stdin, sys.stdout)\n"
+    "from kvpatch.companion import lines, serve\n"
+    "serve(lines(sys.stdin), sys.stdout)\n"
 )
 
 
@@ -120,7 +121,7 @@ def companion(traffic: Traffic) -> Iterator[Companion | None]:
     """
     try:
         process = subprocess.Popen(
-            [sys.executable or "", "-c", _START],
+            [sys.executable or "", "-I", "-c", _START],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -153,16 +154,27 @@ def affordable() -> bool:
         return (os.cpu_count() or 1) > 1
 
 
-def serve(orders: IO[str], answers: IO[str]) -> None:
+def lines(stream: IO[str]) -> Iterator[str]:
+    """The lines of a stream, as they come; at its end the process ends, whatever it is at."""
+    waiting: SimpleQueue[str] = SimpleQueue()
+
+    def read() -> None:
+        for line in stream:
+            waiting.put(line)
+        os._exit(0)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        yield waiting.get()
+
+
+def serve(orders: Iterator[str], answers: IO[str]) -> None:
     """Check what is ordered, a line each, until there is no more: first the work, then wheels.
 
     Each is answered with the number of requests and of bytes that it took.
     """
     gc.disable()
-    first = orders.readline()
-    if not first:
-        return
-    told = json.loads(first)
+    told = json.loads(next(orders))
     cache, traffic = Path(told["cache"]), Traffic()
     held: dict[tuple[str, int, int], bytes] = {}
     with connection(configured()) as session:

@@ -9,8 +9,12 @@ import json
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
+from kvpatch.index import configured, connection, releases
+from kvpatch.matrix import Release
+from kvpatch.remote import RemoteWheel
 from pair_stand_in import FILES
 from web import Answer, Asked, Web, ranges_of, serving
 
@@ -87,3 +91,14 @@ def small_index(monkeypatch: pytest.MonkeyPatch, cache: object) -> Iterator[Smal
         monkeypatch.setenv("UV_DEFAULT_INDEX", f"{web.url}/simple/")
         monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
         yield index
+
+
+@contextlib.contextmanager
+def listed(cache: Path) -> Iterator[list[Release]]:
+    """Every release of the index by package and version, to be read by ranges."""
+    with connection(configured()) as session:
+        wheels = [w for name in ("vllm", "lmcache") for w in releases(name, cache=cache)]
+        yield [
+            Release(w.distribution, w.version, RemoteWheel(w, session, cache), w.filename, w.sha256)
+            for w in sorted(wheels, key=lambda w: (w.distribution, w.version))
+        ]

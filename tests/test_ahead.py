@@ -9,14 +9,12 @@ import pytest
 from kvpatch.ahead import build, fetching, load, reads_of
 from kvpatch.compat import WORKER
 from kvpatch.fold import Memo, Options
-from kvpatch.index import configured, connection, releases
 from kvpatch.matrix import Release, Workshop
 from kvpatch.outcome import KvpatchError
-from kvpatch.remote import RemoteWheel
 from kvpatch.series import discover
 from pair_stand_in import ATTENTION, vllm_patches_alone
 from planning import series
-from small_index import SmallIndex, small_index
+from small_index import SmallIndex, listed, small_index
 
 __all__ = ["vllm_patches_alone"]
 
@@ -35,13 +33,8 @@ def index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SmallInde
 
 @pytest.fixture
 def found(index: SmallIndex, tmp_path: Path) -> Iterator[list[Release]]:
-    cache = tmp_path / "cache"
-    with connection(configured()) as session:
-        wheels = [w for name in ("vllm", "lmcache") for w in releases(name, cache=cache)]
-        yield [
-            Release(w.distribution, w.version, RemoteWheel(w, session, cache), w.filename, w.sha256)
-            for w in sorted(wheels, key=lambda w: (w.distribution, w.version))
-        ]
+    with listed(tmp_path / "cache") as releases:
+        yield releases
 
 
 def workshop() -> Workshop:

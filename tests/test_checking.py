@@ -1,0 +1,107 @@
+"""Single releases, and one LMCache against every vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kvpatch.checking import Checker
+from kvpatch.fold import Memo, Options
+from kvpatch.matrix import Release, Workshop
+from kvpatch.outcome import KvpatchError
+from kvpatch.series import Series, discover
+from kvpatch.verdicts import Kept
+from pair_stand_in import ATTENTION
+from planning import series
+from small_index import SmallIndex, listed, small_index
+
+
+@pytest.fixture
+def index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SmallIndex]:
+    with small_index(monkeypatch, tmp_path / "cache") as served:
+        served.add("vllm", "0.12.0", {ATTENTION: ""})
+        served.add("vllm", "0.25.1")
+        served.add("lmcache", "0.5.6")
+        yield served
+
+
+@pytest.fixture
+def found(index: SmallIndex, tmp_path: Path) -> Iterator[list[Release]]:
+    with listed(tmp_path / "cache") as releases:
+        yield releases
+
+
+def checker(found: list[Release], folder: Path, patches: Series | None = None) -> Checker:
+    lmcache, *_, vllm = found
+    newest = {"vllm": vllm, "lmcache": lmcache}
+    return Checker(Workshop(patches or series(), Options(memo=Memo())), Kept(folder), newest)
+
+
+def test_one_lmcache_has_a_row_and_a_pair_with_each_vllm(
+    found: list[Release], tmp_path: Path
+) -> None:
+    lmcache, *vllm = found
+    checked = checker(found, tmp_path).lmcache(lmcache, vllm, print)
+    assert (checked.row.version, checked.row.ok) == ("0.5.6", True)
+    assert [(pair["vllm"], pair["after"]) for pair in checked.pairs] == [
+        ("0.12.0", ["A"]),
+        ("0.25.1", []),
+    ]
+
+
+def test_what_was_found_is_kept_and_not_looked_for_again(
+    found: list[Release], tmp_path: Path, index: SmallIndex
+) -> None:
+    lmcache, *vllm = found
+    first = checker(found, tmp_path)
+    rows = [first.vllm(release) for release in vllm]
+    checked = first.lmcache(lmcache, vllm, print)
+    index.broken |= set(index.wheels)
+    with listed(tmp_path / "empty") as anew:
+        second = checker(anew, tmp_path)
+        assert [second.vllm(release) for release in anew[1:]] == rows
+        assert second.lmcache(anew[0], anew[1:], print) == checked
+
+
+def test_a_vllm_that_is_new_since_then_is_checked_alone(
+    found: list[Release], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lmcache, *vllm = found
+    checker(found, tmp_path).lmcache(lmcache, vllm[:1], print)
+    asked: list[Release] = []
+    pair = Workshop.pair
+    monkeypatch.setattr(Workshop, "pair", lambda s, *p: (asked.append(p[0]), pair(s, *p))[1])
+    checked = checker(found, tmp_path).lmcache(lmcache, vllm, print)
+    assert (len(checked.pairs), asked) == (2, vllm[1:])
+
+
+def test_an_lmcache_that_cant_be_read_is_a_row_without_pairs(
+    found: list[Release], tmp_path: Path, index: SmallIndex
+) -> None:
+    index.broken.add(found[0].name)
+    whole = checker(found, tmp_path / "kept", discover())
+    checked = whole.lmcache(found[0], found[1:], print)
+    assert checked.row.error is not None
+    assert (checked.row.error.code, checked.pairs) == ("no-network", ())
+    assert not (tmp_path / "kept").exists()
+
+
+def test_a_pair_that_cant_be_read_is_told_and_left_out(
+    found: list[Release], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lmcache, *vllm = found
+    said: list[str] = []
+    broken = replace(vllm[0], key=vllm[0].key)
+    pair = Workshop.pair
+
+    def failing(self: Workshop, one: Release, other: Release) -> object:
+        if one is broken:
+            raise KvpatchError("bad-wheel", "it is damaged", "try again")
+        return pair(self, one, other)
+
+    monkeypatch.setattr(Workshop, "pair", failing)
+    checked = checker(found, tmp_path).lmcache(lmcache, [broken, vllm[1]], said.append)
+    assert [pair["vllm"] for pair in checked.pairs] == ["0.25.1"]
+    assert said == ["it is damaged; try again"]

@@ -1,0 +1,62 @@
+"""What earlier runs found, as it is kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kvpatch.matrix import Release, Row
+from kvpatch.outcome import ExitCode, KvpatchError
+from kvpatch.series import Series, discover
+from kvpatch.sources import Folder
+from kvpatch.verdicts import Kept, recalled, remembered
+from packaging.version import Version
+
+KEY = "74bfe92953bee126" * 4
+PATCHES = ({"id": "KV001", "outcome": "pending", "reason": "apply would put it in"},)
+
+
+def release(key: str | None = KEY) -> Release:
+    return Release("vllm", Version("0.25.1"), Folder(Path()), "vllm-0.25.1.whl", key)
+
+
+def row() -> Row:
+    return Row("vllm", "0.25.1", "vllm-0.25.1.whl", PATCHES, registered=False, key=KEY)
+
+
+def test_what_was_kept_is_there_for_the_same_bytes_alone(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "verdicts")
+    assert kept.of(release()) == {}
+    kept.keep(release(), {"row": remembered(row())})
+    assert recalled(release(), kept.of(release())) == row()
+    assert kept.of(release("0" * 64)) == {}
+
+
+def test_of_bytes_without_a_name_nothing_is_kept(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "verdicts")
+    kept.keep(release(None), {"row": {}})
+    assert (kept.of(release(None)), list(tmp_path.iterdir())) == ({}, [])
+
+
+@pytest.mark.parametrize("damaged", [b"", b"[]", b"{", b"\xff"])
+def test_what_is_damaged_is_found_out_anew(tmp_path: Path, damaged: bytes) -> None:
+    kept = Kept(tmp_path)
+    kept.keep(release(), {"row": {}})
+    (place,) = tmp_path.iterdir()
+    place.write_bytes(damaged)
+    assert kept.of(release()) == {}
+
+
+def test_other_patches_have_other_verdicts(tmp_path: Path) -> None:
+    series = discover()
+    first, *others = series.members
+    changed = Series((replace(first, digest="0" * 64), *others))
+    assert Kept.by(series, tmp_path) == Kept.by(series, tmp_path)
+    assert Kept.by(series, tmp_path) != Kept.by(changed, tmp_path)
+
+
+def test_a_row_of_an_error_is_not_remembered() -> None:
+    error = KvpatchError("no-network", "it is down", "try again", ExitCode.ENVIRONMENT)
+    assert remembered(replace(row(), error=error)) is None
+    assert recalled(release(), {}) is None
