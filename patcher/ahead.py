@@ -49,30 +49,41 @@ def reads_of(releases: Sequence[Release]) -> Reads:
 @contextlib.contextmanager
 def fetching(
     found: Sequence[Release], reads: Reads, jobs: int, say: Say
-) -> Iterator[Callable[[Release], None]]:
-    """Fetch ahead what some releases are likely to need; gives what waits for one of them."""
+) -> Iterator[Callable[[Release], bool]]:
+    """Fetch ahead what some releases are likely to need.
+
+    Gives what waits for one of them, and says whether it could be fetched as far as it has to be.
+    Several threads may wait, and for the same one.
+    """
     remote = [release for release in found if isinstance(release.holder, RemoteWheel)]
     if not remote:
-        yield lambda _: None
+        yield lambda _: True
         return
     count = len(remote)
     say(f"reading {count} wheels by ranges")
 
-    def fetch(release: Release) -> None:
-        # What fails here fails again where it is read in earnest, and is reported there.
+    def fetch(release: Release) -> bool:
         if isinstance(release.holder, RemoteWheel):
-            with contextlib.suppress(KvpatchError):
+            # What fails here fails again where it is read in earnest, and is reported there.
+            try:
                 release.holder.prefetch([*reads[release.package], *_metadata(release.holder)])
+            except KvpatchError:
+                return False
+        return True
 
+    told: set[Release] = set()
     with ThreadPoolExecutor(jobs) as pool:
-        waiting = {release: pool.submit(fetch, release) for release in remote}
+        fetched = {release: pool.submit(fetch, release) for release in remote}
 
-        def ready(release: Release) -> None:
-            future = waiting.pop(release, None)
-            if future is not None:
-                future.result()
-                if (number := count - len(waiting)) % 10 == 0:
-                    say(f"read {number} of {count} wheels")
+        def ready(release: Release) -> bool:
+            if release not in fetched:
+                return True
+            sound = fetched[release].result()
+            if release not in told:
+                told.add(release)
+                if len(told) % 10 == 0:
+                    say(f"read {len(told)} of {count} wheels")
+            return sound
 
         try:
             yield ready

@@ -39,22 +39,30 @@ _START = (
 
 @dataclass(frozen=True)
 class Work:
-    """What a companion is to know: every vLLM that can be read, and the newest of each package."""
+    """What a companion is to know: the vLLM releases of the index, and the newest of each package.
+
+    Pairs with other vLLM are left to those who started it.
+    """
 
     cache: Path
     vllm: Sequence[RemoteWheel]
     newest: Mapping[str, RemoteWheel]
 
     @classmethod
-    def of(cls, cache: Path, vllm: Sequence[Release], newest: Mapping[str, Release]) -> Work | None:
-        """None where some of it is not of the index."""
-        wheels = [release.holder for release in vllm]
+    def of(
+        cls,
+        cache: Path,
+        vllm: Sequence[Release],
+        newest: Mapping[str, Release],
+        sound: Callable[[Release], bool],
+    ) -> Work | None:
+        """Those that are ``sound`` (which may wait); None where a newest is not of the index."""
+        wheels = [release.holder for release in vllm if sound(release)]
         ends = {name: release.holder for name, release in newest.items()}
-        remote = [wheel for wheel in wheels if isinstance(wheel, RemoteWheel)]
         last = {name: wheel for name, wheel in ends.items() if isinstance(wheel, RemoteWheel)}
-        if len(remote) < len(wheels) or len(last) < len(ends):
+        if len(last) < len(ends):
             return None
-        return cls(cache, remote, last)
+        return cls(cache, [wheel for wheel in wheels if isinstance(wheel, RemoteWheel)], last)
 
     @property
     def data(self) -> dict[str, Any]:
@@ -74,13 +82,18 @@ class Companion:
         self._traffic = traffic
         self._thread: threading.Thread | None = None
 
-    def begin(self, work: Work, waiting: deque[Release], taken: Callable[[Release], None]) -> None:
+    def begin(
+        self,
+        work: Callable[[], Work | None],
+        waiting: deque[Release],
+        taken: Callable[[Release], None],
+    ) -> None:
         """Have it take releases from the end of those that wait, until none is left.
 
         Args:
-            work: what it is to know.
+            work: gives what it is to know, in another thread; may block.
             waiting: LMCache releases; others may take from its other end at the same time.
-            taken: called with each before it is checked, in another thread; may block.
+            taken: called with each before it is checked, in that thread; may block.
         """
         self._thread = threading.Thread(target=self._drive, args=(work, waiting, taken))
         self._thread.daemon = True
@@ -91,10 +104,18 @@ class Companion:
         if self._thread is not None:
             self._thread.join()
 
-    def _drive(self, work: Work, waiting: deque[Release], taken: Callable[[Release], None]) -> None:
+    def _drive(
+        self,
+        work: Callable[[], Work | None],
+        waiting: deque[Release],
+        taken: Callable[[Release], None],
+    ) -> None:
         # Whatever goes wrong here, what it did not do is done by those who wait for it.
         with contextlib.suppress(Exception):
-            self.say(work.data)
+            told = work()
+            if told is None:
+                return
+            self.say(told.data)
             while waiting:
                 release = waiting.pop()
                 taken(release)

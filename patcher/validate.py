@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,8 +18,8 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from .ahead import Reads, fetching, reads_of
 from .ahead import load as likely_reads
 from .catalogue import load
-from .checking import Checked, Checker
-from .companion import Companion, Work, affordable, companion
+from .checking import Checker
+from .companion import Work, affordable, companion
 from .fold import Memo, Options
 from .index import Wheel, configured, connection, releases
 from .index_config import extras
@@ -135,20 +135,27 @@ class _Run:
         memories = {release: self.checker.kept.of(release) for release in found}
         fresh = [r for r in found if not _complete(r, memories[r], self.sides)]
         waiting = deque(lmcache for lmcache in self.sides["lmcache"] if lmcache in fresh)
-        many = len(waiting) * len(self.sides["vllm"]) >= _MANY
+        every = self.sides["vllm"]
+        rows, checked = {}, {}
         with ExitStack() as stack:
             helper = None
-            if many and self.jobs > 1 and affordable():
+            if len(waiting) * len(every) >= _MANY and self.jobs > 1 and affordable():
                 helper = stack.enter_context(companion(self.traffic))
-            reads = likely_reads()
-            order = [*(r for r in fresh if r.package == "vllm"), *_from_both_ends(waiting)]
-            ready = stack.enter_context(fetching(order, reads, self.jobs, self.say))
-            rows = {}
-            for vllm in self.sides["vllm"]:
+            order = _order([r for r in fresh if r.package == "vllm"], waiting)
+            ready = stack.enter_context(fetching([*order], likely_reads(), self.jobs, self.say))
+            taken = self._telling(waiting, ready)
+            if helper:
+                work = partial(Work.of, self.cache, every, self.checker.newest, ready)
+                helper.begin(work, waiting, taken)
+            for vllm in every:
                 ready(vllm)
                 rows[vllm] = self.checker.vllm(vllm)
             readable = [vllm for vllm, row in rows.items() if row.error is None]
-            checked = self._checked(waiting, readable, ready, helper)
+            for lmcache in _taking(waiting):
+                taken(lmcache)
+                checked[lmcache] = self.checker.lmcache(lmcache, readable, self.say)
+            if helper:
+                helper.wait()
         for lmcache in self.sides["lmcache"]:
             if lmcache not in checked:
                 checked[lmcache] = self.checker.lmcache(lmcache, readable, self.say)
@@ -156,35 +163,28 @@ class _Run:
         pairs = [pair for lmcache in self.sides["lmcache"] for pair in checked[lmcache].pairs]
         return [rows[release] for release in found], pairs
 
-    def _checked(
-        self,
-        waiting: deque[Release],
-        vllm: Sequence[Release],
-        ready: Callable[[Release], None],
-        helper: Companion | None,
-    ) -> dict[Release, Checked]:
-        """What was found here of those that wait; of the others the helper keeps what it finds."""
-        count = len(waiting)
+    def _telling(
+        self, waiting: Collection[Release], ready: Callable[[Release], bool]
+    ) -> Callable[[Release], None]:
+        """What waits for an LMCache that was taken to be checked, and tells of it."""
+        count, against = len(waiting), len(self.sides["vllm"])
 
         def taken(lmcache: Release) -> None:
             ready(lmcache)
-            told = f"checking LMCache {lmcache.version} against {len(vllm)} vLLM"
-            self.say(f"{told} ({count - len(waiting)}/{count})")
+            number = count - len(waiting)
+            self.say(
+                f"checking LMCache {lmcache.version} against {against} vLLM ({number}/{count})"
+            )
 
-        if helper and (work := Work.of(self.cache, vllm, self.checker.newest)):
-            helper.begin(work, waiting, taken)
-        checked = {}
-        for lmcache in _taking(waiting):
-            taken(lmcache)
-            checked[lmcache] = self.checker.lmcache(lmcache, vllm, self.say)
-        if helper:
-            helper.wait()
-        return checked
+        return taken
 
 
-def _from_both_ends(waiting: Iterable[Release]) -> Iterator[Release]:
-    """In the order in which two take them."""
-    left = deque(waiting)
+def _order(vllm: Sequence[Release], lmcache: Iterable[Release]) -> Iterator[Release]:
+    """In the order in which two need them who take LMCache releases from both ends."""
+    left = deque(lmcache)
+    if left:
+        yield left.pop()
+    yield from vllm
     while left:
         yield left.popleft()
         if left:

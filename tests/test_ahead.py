@@ -61,10 +61,9 @@ def test_a_wheel_that_cant_be_read_keeps_nobody_and_fails_where_it_is_read(
 ) -> None:
     index.broken.add("vllm-0.23.0-py3-none-any.whl")
     shop = workshop()
-    with fetching(found, load(), 2, lambda _: None) as ready:
-        for release in found:
-            ready(release)
     (broken,) = [r for r in found if str(r.version) == "0.23.0"]
+    with fetching(found, load(), 2, lambda _: None) as ready:
+        assert [r for r in (*found, *found) if not ready(r)] == [broken, broken]
     with pytest.raises(KvpatchError):
         shop.planned(broken, None)
 

@@ -46,7 +46,7 @@ def found(index: SmallIndex, tmp_path: Path) -> Iterator[dict[str, list[Release]
 
 def work(found: dict[str, list[Release]], tmp_path: Path) -> Work:
     newest = {name: side[-1] for name, side in found.items()}
-    told = Work.of(tmp_path / "cache" / "kvpatch", found["vllm"], newest)
+    told = Work.of(tmp_path / "cache" / "kvpatch", found["vllm"], newest, lambda _: True)
     assert told is not None
     return told
 
@@ -72,7 +72,7 @@ def test_it_finds_and_keeps_what_this_process_would(
     waiting = deque(found["lmcache"])
     with companion(traffic) as helper:
         assert helper is not None
-        helper.begin(work(found, tmp_path), waiting, taken.append)
+        helper.begin(lambda: work(found, tmp_path), waiting, taken.append)
         helper.wait()
     assert (taken, list(waiting)) == (found["lmcache"][::-1], [])
     assert traffic.requests == len(index.ranges) > 0
@@ -84,7 +84,7 @@ def test_it_takes_no_more_when_nothing_waits(
 ) -> None:
     with companion(Traffic()) as helper:
         assert helper is not None
-        helper.begin(work(found, tmp_path), deque(), print)
+        helper.begin(lambda: work(found, tmp_path), deque(), print)
         helper.wait()
     assert kept(tmp_path).of(found["lmcache"][0]) == {}
 
@@ -95,7 +95,7 @@ def test_one_that_dies_leaves_the_rest_to_others(
     waiting = deque(found["lmcache"])
     with companion(Traffic()) as helper:
         assert helper is not None
-        helper.begin(work(found, tmp_path), waiting, lambda _: helper._process.kill())
+        helper.begin(lambda: work(found, tmp_path), waiting, lambda _: helper._process.kill())
         helper.wait()
     assert list(waiting) == found["lmcache"][:2]
 
@@ -133,8 +133,20 @@ def test_what_is_not_of_the_index_is_not_for_it(
 ) -> None:
     local = Release("vllm", Version("0.26.0"), Folder(tmp_path), "vllm", None)
     newest = {name: side[-1] for name, side in found.items()}
-    assert Work.of(tmp_path, [*found["vllm"], local], newest) is None
-    assert Work.of(tmp_path, found["vllm"], {**newest, "vllm": local}) is None
+    most = Work.of(tmp_path, [*found["vllm"], local], newest, lambda _: True)
+    assert most is not None
+    assert most.vllm == [release.holder for release in found["vllm"]]
+    assert Work.of(tmp_path, found["vllm"], {**newest, "vllm": local}, lambda _: True) is None
+
+
+def test_what_could_not_be_fetched_is_not_for_it_either(
+    found: dict[str, list[Release]], tmp_path: Path
+) -> None:
+    newest = {name: side[-1] for name, side in found.items()}
+    bad, good = found["vllm"]
+    told = Work.of(tmp_path, [bad, good], newest, lambda release: release is not bad)
+    assert told is not None
+    assert told.vllm == [good.holder]
 
 
 def test_each_order_is_answered_with_what_it_took(
