@@ -43,8 +43,8 @@ def main() -> None:
     numbered.write_text(revision.renumbered(numbered.read_text(), chosen))
     blending = CHECKOUT / "patcher" / "pairs.json"
     earlier = pairs.read(blending.read_text()) if blending.exists() else None
-    asked = Request(dict.fromkeys(FIRST, ""))
-    # What is read can be told only where nothing is known from earlier runs.
+    asked = Request(dict.fromkeys(FIRST, ""), jobs=1)
+    # What is read can be told only where nothing is known from earlier runs, and by one process.
     shutil.rmtree(default_cache() / "verdicts", ignore_errors=True)
     matrix = validate(asked, default_cache(), print)
     (CHECKOUT / "patcher" / "reads.json").write_text(ahead.build(matrix.reads))

@@ -27,7 +27,7 @@ from . import console, options
     help="An earlier --json report or catalogue: exit 1 if a pair that was green is not.",
 )
 @click.option(
-    "--jobs", default=8, show_default=True, type=click.IntRange(1, 64), help="Wheels read at once."
+    "--jobs", default=8, show_default=True, type=click.IntRange(1, 64), help="Wheels read at once; 1 also goes without a second process."
 )
 @click.option(
     "--max-download",
