@@ -27,7 +27,11 @@ from . import console, options
     help="An earlier --json report or catalogue: exit 1 if a pair that was green is not.",
 )
 @click.option(
-    "--jobs", default=8, show_default=True, type=click.IntRange(1, 64), help="Wheels read at once; 1 also goes without a second process."
+    "--jobs",
+    default=8,
+    show_default=True,
+    type=click.IntRange(1, 64),
+    help="Wheels read at once; with 1 there is no second process either.",
 )
 @click.option(
     "--max-download",
