@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from . import application
+from . import application, refusals
 from . import host as hosts
 from .fsops import Disk
 from .host import Choice, View, Where
@@ -41,7 +41,7 @@ def status(where: Where, choice: Choice, disk: Disk) -> Report:
         seen = replace(
             seen,
             running=application.running_in(seen.host),
-            unwritable=application.why_no_journal(stores),
+            unwritable=refusals.why_no_journal(stores),
         )
         known = pair_data(seen.host.versions)
         return Report("status", status_text(seen, known), {**plan_data(seen), "pair": known})
@@ -106,12 +106,12 @@ def verify(where: Where, choice: Choice, disk: Disk) -> Report:
         data = plan_data(seen)
     errors = []
     if not seen.plan.goal_holds and not seen.plan.refused:
-        errors.append(application.goal_missed(seen))
+        errors.append(refusals.goal_missed(seen))
     errors += [
         KvpatchError(
             f"patch-{patch.outcome.value}",
             f"{patch.id} is {patch.outcome.value}: {patch.reason}",
-            application.way_out(seen, patch) if patch.outcome.refused else "run `kvpatch apply`",
+            refusals.way_out(seen, patch) if patch.outcome.refused else "run `kvpatch apply`",
             ExitCode.NO,
         )
         for patch in seen.plan.patches
@@ -198,9 +198,7 @@ def _no_diff(seen: View) -> str:
         reason = seen.plan.refused[0].reason
     else:
         reason = (
-            "everything is in place"
-            if seen.plan.goal_holds
-            else application.goal_missed(seen).message
+            "everything is in place" if seen.plan.goal_holds else refusals.goal_missed(seen).message
         )
     return f"apply would change nothing: {reason}"
 

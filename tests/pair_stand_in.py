@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import pytest
 from fake_site import LATE
-from kvpatch import application, host, summary, validate, verbs
+from kvpatch import host, refusals, summary, validate, verbs
 from kvpatch.codebase import Codebase, Facts
 from kvpatch.compat import Side, Verdict, check
 from kvpatch.needs import Pair
@@ -258,5 +258,5 @@ def replaced(path: str, old: str, new: str) -> dict[str, str | None]:
 def vllm_patches_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-in LMCache has none of the code that LMCache's own patches look for."""
     chosen = series()
-    for module in (application, host, summary, validate, verbs):
+    for module in (host, refusals, summary, validate, verbs):
         monkeypatch.setattr(module, "discover", lambda: chosen)

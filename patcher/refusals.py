@@ -1,0 +1,208 @@
+"""What can't be done on a host, said before anything is written: refusals, and their ways out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import bytecode
+from .host import Choice, Host, View, view
+from .journal import BLOBS, JOURNAL, Store
+from .links import why_no_new_file
+from .locate import compile_for_target, file_facts
+from .outcome import ExitCode, KvpatchError, Outcome
+from .plan import FilePlan, Options, PatchPlan, plan
+from .series import discover
+from .target_probe import UNKNOWN_VERSION
+
+if TYPE_CHECKING:
+    from .processes import Running
+
+
+def refuse(seen: View) -> None:
+    """See that a plan may be applied.
+
+    Raises:
+        KvpatchError: ``refused``, naming the first patch and its reason; ``unsupported``, where
+            nothing cures the missing registration for this release.
+    """
+    if seen.plan.refused:
+        first = seen.plan.refused[0]
+        raise KvpatchError(
+            f"patch-{first.outcome.value}",
+            f"{first.id} is {first.outcome.value}: {first.reason}",
+            way_out(seen, first),
+        )
+    if not seen.plan.goal_holds:
+        raise goal_missed(seen)
+
+
+def goal_missed(seen: View) -> KvpatchError:
+    """The error for a release for which no chosen patch cures the missing registration."""
+    installed = seen.host.environment.packages["vllm"]
+    cures = [member.patch for member in discover().registering]
+    if installed.version == UNKNOWN_VERSION:
+        return KvpatchError(
+            "unknown-version",
+            f"which vLLM is in {installed.site} is not known: no installed distribution claims it",
+            "reinstall vLLM with pip or uv, so that its metadata and RECORD are there again",
+        )
+    if any(patch.in_range(seen.host.versions["vllm"]) for patch in cures):
+        return KvpatchError(
+            "goal-missed",
+            "none of the chosen patches registers the model, so CacheBlend can't start",
+            "leave the choice to kvpatch: run it without --only and --skip",
+        )
+    return KvpatchError(
+        "unsupported",
+        f"vLLM {installed.version} is not supported: no patch registers its model with LMCache",
+        f"install a supported vLLM: {_widest([patch.versions for patch in cures])}",
+    )
+
+
+def _widest(ranges: Sequence[str]) -> str:
+    """The ranges that no other one contains, as far as their clauses show it."""
+    clauses = {text: frozenset(text.split(",")) for text in ranges}
+    return " or ".join(
+        text for text, own in clauses.items() if not any(own > other for other in clauses.values())
+    )
+
+
+def check_replaceable(site: Path, path: str) -> None:
+    """See that a file can be replaced and its bytecode removed, before anything is written.
+
+    Raises:
+        KvpatchError: ``read-only``; exit 4.
+    """
+    facts = file_facts(site / path)
+    what, why = site / path, None if facts.writable else facts.reason
+    for folder in dict.fromkeys(file.parent for file in bytecode.files([site], path)):
+        if why is None:
+            what, why = folder, why_no_new_file(folder)
+    if why is not None:
+        raise KvpatchError(
+            "read-only",
+            f"{what} can't be replaced: {why}",
+            "run as a user who may write there, lift what makes it read-only, or patch the image "
+            "that it comes from",
+            ExitCode.ENVIRONMENT,
+        )
+
+
+def why_no_journal(stores: Iterable[Store]) -> str | None:
+    """Why a journal can't be written, tried without leaving a trace; None where it can."""
+    for store in stores:
+        folder = store.directory
+        while not os.path.lexists(folder):
+            folder = folder.parent
+        blocked = [store.directory / JOURNAL, store.directory / BLOBS]
+        for path in (path for path in blocked if os.path.lexists(path)):
+            facts = file_facts(path) if not path.is_dir() else None
+            why = why_no_new_file(path) if facts is None else facts.reason
+            if why is not None and (facts is None or not facts.writable):
+                return f"the journal in {store.directory} can't be written: {why}"
+        if folder.is_dir() and (why := why_no_new_file(folder)) is not None:
+            return f"the journal's folder {store.directory} can't be written: {why}"
+    return None
+
+
+def check_journals(stores: Iterable[Store]) -> None:
+    """See that journals can be written, before anything is.
+
+    Raises:
+        KvpatchError: ``read-only``; exit 4.
+    """
+    for store in stores:
+        if (why := why_no_journal([store])) is not None:
+            hint = "give a folder that can be with --state, the same one for every later command"
+            if (store.directory / JOURNAL).exists():
+                hint = "lift what makes it read-only, then run the command again"
+            raise KvpatchError("state-not-writable", why, hint, ExitCode.ENVIRONMENT)
+
+
+def refuse_orphans(host: Host) -> None:
+    """See that no file holds what kvpatch inserted where no journal says how to take it out.
+
+    Raises:
+        KvpatchError: ``no-journal``.
+    """
+    if "vllm" not in host.environment.packages:
+        return
+    try:
+        files = view(host, Choice(options=Options(brief=True))).plan.files
+    except KvpatchError:
+        # A host that can't be planned on has nothing that a journal could take out either.
+        return
+    for file in files:
+        if file.orphaned:
+            raise KvpatchError(
+                "no-journal",
+                f"{file.path} holds code of kvpatch, and no journal here says how to take it out",
+                "give the --state that apply was given, move the environment back to where it was "
+                f"patched, or reinstall {file.distribution}",
+            )
+
+
+def way_out(seen: View, first: PatchPlan) -> str:
+    """What to do about a patch that is refused."""
+    own = {target.path for target in first.targets}
+    reinstall = f"reinstall {first.distribution} {first.version} and apply again"
+    if first.outcome is Outcome.FOREIGN:
+        states = {file.state for file in seen.plan.files if file.path in own}
+        if states == {"unknown"} and _works(seen, Options(allow_unverified=True)):
+            return f"{reinstall}, or give --allow-unverified to trust the file as it is"
+        if states == {"foreign"} and _works(seen, Options(accept_foreign=True)):
+            return f"{reinstall}, or give --accept-foreign to patch on top of the edit"
+        return reinstall
+    if first.outcome is Outcome.CONFLICT:
+        return f"make the file a plain one again: {reinstall}"
+    gone = own - {file.path for file in seen.plan.files}
+    if any(seen.host.tree.record(first.package).hash_of(path) is not None for path in gone):
+        return f"the RECORD of {first.distribution} lists it: {reinstall}"
+    if first.tested:
+        return f"this kvpatch patches {first.version} as it was released: {reinstall}"
+    return "this release needs a newer kvpatch; `kvpatch list` shows the releases it is made for"
+
+
+def _works(seen: View, options: Options) -> bool:
+    """Whether the plan would go through with other options."""
+    return not plan(seen.selection.series, seen.host.tree, options).refused
+
+
+def refuse_running(found: Sequence[Running]) -> None:
+    """See that no engine runs on the files that are to be replaced.
+
+    Raises:
+        KvpatchError: ``running``, with the pids.
+    """
+    if found:
+        pids = ", ".join(str(process.pid) for process in found)
+        raise KvpatchError(
+            "running",
+            f"vLLM is running from this environment (pid {pids})",
+            "stop it first, or go on with --while-running and restart it afterwards",
+        )
+
+
+def check_target(host: Host, changes: Sequence[FilePlan]) -> None:
+    """See that every file can be replaced and that the target interpreter compiles the result.
+
+    Raises:
+        KvpatchError: ``read-only`` or ``does-not-compile``.
+    """
+    packages = host.environment.packages
+    sites = dict.fromkeys(packages[change.package].site for change in changes)
+    for change in changes:
+        check_replaceable(host.environment.packages[change.package].site, change.path)
+    check_journals(host.sites[site].store for site in sites)
+    interpreter = host.environment.interpreter
+    if interpreter is not None:
+        sources = {change.path: change.after for change in changes if change.after is not None}
+        for path, error in compile_for_target(interpreter, sources).items():
+            raise KvpatchError(
+                "does-not-compile",
+                f"the patched {path} does not compile with {interpreter.executable}: {error}",
+                "nothing was changed; report this with the output of `kvpatch diff`",
+            )

