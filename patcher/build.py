@@ -19,7 +19,8 @@ from .fork import Fork, Original, WheelTree, make_fork, plan_fork, read_original
 from .fsops import environment_error
 from .outcome import ExitCode, KvpatchError, Report
 from .plan import Plan, as_applied
-from .report import file_data, patch_data, patches_text
+from .report import patches_text
+from .report_data import file_data, patch_data
 from .series import discover
 from .target_probe import compile_error
 from .tree import PACKAGES, Package

@@ -1,4 +1,4 @@
-"""What the verbs report of a plan: data for machines, and text that answers first things first."""
+"""What the verbs report of a plan as text, which answers first things first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from .application import Reverted
 from .host import Standing, View, Where
 from .locate import FileFacts, LinkKind
 from .outcome import Outcome
-from .plan import FilePlan, PatchPlan, Plan
+from .plan import PatchPlan, Plan
+from .report_data import patched, revertible
 from .series import Member
 from .staleness import PUT_BACK, REINSTALLED
 from .tree import Package
@@ -20,83 +21,6 @@ from .tree import Package
 RESTART = "restart vLLM: a running engine keeps the code it started with"
 MORE = "`kvpatch smoke` proves that it blends; `kvpatch profile gds-blend` makes its configuration"
 _MOST_NAMED = 3
-
-
-def plan_data(seen: View) -> dict[str, Any]:
-    """``data`` of the verbs that plan: environment, patches, files, and the operator's answers."""
-    environment = seen.host.environment
-    python = environment.interpreter
-    return {
-        "environment": {
-            "python": str(python.executable) if python else None,
-            "packages": {
-                name: {
-                    "distribution": installed.distribution,
-                    "version": installed.version,
-                    "site": str(installed.site),
-                    "editable": installed.editable,
-                    "shadowed": [str(path) for path in installed.shadowed],
-                }
-                for name, installed in environment.packages.items()
-            },
-        },
-        "patched": patched(seen.plan),
-        "revertible": revertible(seen.host.standings),
-        "interrupted": seen.host.interrupted,
-        "taken_along": list(seen.selection.taken_along),
-        "running": [{"pid": item.pid, "command": item.command} for item in seen.running],
-        "patches": [patch_data(patch) for patch in seen.plan.patches],
-        "files": [file_data(file) for file in seen.plan.files],
-        "links": [link_data(path, facts) for path, facts in seen.facts.items()],
-    }
-
-
-def patch_data(patch: PatchPlan) -> dict[str, Any]:
-    """One entry of ``data.patches``."""
-    return {
-        "id": patch.id,
-        "distribution": patch.distribution,
-        "version": patch.version,
-        "outcome": patch.outcome.value,
-        "reason": patch.reason,
-        "tested": patch.tested,
-        "targets": [
-            {"path": target.path, "outcome": target.outcome.value, "reason": target.reason}
-            for target in patch.targets
-        ],
-    }
-
-
-def link_data(path: str, facts: FileFacts) -> dict[str, Any]:
-    """One entry of ``data.links``: how the file lies in the environment."""
-    return {
-        "path": path,
-        "link": facts.link.value,
-        "count": facts.count,
-        "target": facts.target,
-        "writable": facts.writable,
-        "reason": facts.reason,
-    }
-
-
-def file_data(file: FilePlan) -> dict[str, Any]:
-    """One entry of ``data.files``: sha256 before, and after an apply."""
-    return {
-        "path": file.path,
-        "state": file.state,
-        "before": file.before_digest,
-        "after": file.after_digest,
-    }
-
-
-def patched(plan: Plan) -> bool:
-    """Whether each patch of the plan that cures a letter of this pair is in place."""
-    done = (Outcome.ALREADY, Outcome.APPLIED, Outcome.ABSORBED)
-    cures = [patch for patch in plan.patches if patch.cures]
-    met = [patch for patch in cures if patch.outcome in done]
-    return bool(met) and all(
-        patch.outcome in (*done, Outcome.OUT_OF_RANGE, Outcome.NOT_NEEDED) for patch in cures
-    )
 
 
 def written_lines(plan: Plan, back: str) -> list[str]:
@@ -108,34 +32,6 @@ def written_lines(plan: Plan, back: str) -> list[str]:
     if found := [file.path for file in pending if file.basis != "pristine"]:
         lines.append(f"{', '.join(found)}: patched on top of what was found, which was not judged")
     return [*lines, MORE, RESTART]
-
-
-def revertible(standings: Sequence[Standing]) -> bool:
-    """Whether there is something of kvpatch on this host, and a revert gets on with all of it."""
-    return any(item.ours for item in standings) and all(item.revertible for item in standings)
-
-
-def pair_data(versions: Mapping[str, Version]) -> dict[str, Any] | None:
-    """``data.pair``: what the catalogue knows of a pair of releases; None where one is missing.
-
-    ``before`` and ``after`` are the letters as released and with all patches, None for a pair that
-    the catalogue lacks; ``nearest`` are pairs to take instead of one that does not blend.
-    """
-    if not {"vllm", "lmcache"} <= set(versions):
-        return None
-    from . import pairs
-
-    shipped, pair = pairs.load(), (versions["vllm"], versions["lmcache"])
-    known = shipped.of(*pair)
-    return {
-        "before": list(known.before) if known else None,
-        "after": list(known.after) if known else None,
-        "ok": known.ok if known else None,
-        "settings": known.settings if known else None,
-        "tested": known is not None,
-        "standing": shipped.standing(*pair),
-        "nearest": [] if known and known.ok else list(shipped.nearest(*pair)),
-    }
 
 
 def _pair_line(known: Mapping[str, Any] | None) -> list[str]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from . import application, refusals
 from . import host as hosts
@@ -19,16 +18,15 @@ from .report import (
     command,
     environment_line,
     journal_lines,
-    pair_data,
     patch_details,
     patches_text,
-    plan_data,
     revert_text,
     series_text,
     status_text,
     written_lines,
 )
-from .series import Member, discover
+from .report_data import member_data, pair_data, plan_data
+from .series import discover
 
 
 def status(where: Where, choice: Choice, disk: Disk) -> Report:
@@ -147,7 +145,7 @@ def revert(where: Where, disk: Disk, *, dry_run: bool, force: bool, while_runnin
 def list_patches() -> Report:
     """The patches in series order."""
     members = discover().members
-    data = {"series": [_member_data(member) for member in members]}
+    data = {"series": [member_data(member) for member in members]}
     return Report("list", series_text(members), data)
 
 
@@ -158,7 +156,7 @@ def show(patch_id: str) -> Report:
         KvpatchError: ``unknown-patch``.
     """
     member = discover().get(patch_id)
-    return Report("show", patch_details(member), {"patch": _member_data(member)})
+    return Report("show", patch_details(member), {"patch": member_data(member)})
 
 
 def _know(choice: Choice) -> None:
@@ -219,23 +217,3 @@ def _interrupted() -> KvpatchError:
         "run `kvpatch apply` or `kvpatch revert`: either cleans up first",
         ExitCode.NO,
     )
-
-
-def _member_data(member: Member) -> Mapping[str, Any]:
-    patch = member.patch
-    return {
-        "id": patch.id,
-        "title": member.title,
-        "distribution": patch.distribution,
-        "versions": patch.versions,
-        "why": patch.why,
-        "how": patch.how,
-        "upstream": patch.upstream,
-        "retire_when": patch.retire_when,
-        "cures": list(patch.cures),
-        "proved": patch.proved,
-        "needs": [{"id": need.id, "versions": need.versions} for need in patch.needs],
-        "when": patch.when.sentence if patch.when else None,
-        "targets": [{"path": t.path, "versions": t.versions} for t in patch.targets],
-        "digest": member.digest,
-    }
