@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,17 +11,16 @@ from packaging.version import Version
 
 from .digest import sha256
 from .edits import imports_at_load
-from .functions import differing, function_hashes
+from .judgements import Parsed, asked, judge, parsed
 from .outcome import Outcome
-from .patch import Faithful, Judgement, Refusal, Target
+from .patch import Faithful, Judgement, Patch, Refusal, Target
+from .strangers import Stranger, besides, differences
 from .tree import Package, Provenance, Source, Tree
 
 if TYPE_CHECKING:
     from .catalogue import Catalogue
     from .series import Member
 
-
-_MOST_NAMED = 8
 
 _LARGEST = 1_000_000
 """Bytes of the largest text that is judged; the largest file a patch names has 0.2 MB."""
@@ -32,9 +30,6 @@ MARK = b"# kvpatch KV"
 
 _Fault = tuple[str, Refusal]
 """The id of the patch that can't go in, and why."""
-
-_Parsed = ast.Module | str
-"""A parsed text, or a sentence why it does not parse."""
 
 
 @dataclass(frozen=True)
@@ -171,22 +166,25 @@ def _plan_strange(
         reason = f"{size} is more than any release has there, so it is not read; {source.why}"
         told = {m.id: TargetPlan(file.path, Outcome.CONFLICT, reason) for m, _ in items}
         return replace(file, state="foreign"), told
-    module = _parsed(file.content)
-    judgements = _judge(module, package.release, items)
-    why = f"{source.why}{_differing(file, package, items, source, options)}"
+    module = parsed(file.content)
+    judgements = judge(module, package.release, _patches(items))
+    stranger = Stranger(file.package, package, source, options.known)
+    ours = _ours(file, package, items, source, options)
+    why = f"{source.why}{differences(stranger, ours)}"
     does_the_work = all(judgement.holds for judgement in judgements.values())
-    besides = ""
+    more = ""
     if does_the_work and not isinstance(module, str):
-        besides = _besides(file, module, package, items, source, options)
+        taker = next((patch.take_out for patch in _patches(items) if patch.take_out), None)
+        more = besides(stranger, module, taker)
         if tree.package("lmcache") is None and imports_at_load(module, "lmcache"):
-            besides = "it imports LMCache, which is not installed, so vLLM can't start"
-    if does_the_work and not besides:
+            more = "it imports LMCache, which is not installed, so vLLM can't start"
+    if does_the_work and not more:
         return file, {
             patch_id: TargetPlan(file.path, Outcome.ABSORBED, _joined(judgement.reason, why))
             for patch_id, judgement in judgements.items()
         }
-    if besides:
-        judgements = {patch_id: Judgement(False, besides) for patch_id in judgements}
+    if more:
+        judgements = {patch_id: Judgement(False, more) for patch_id in judgements}
     unknown = source.provenance is Provenance.UNKNOWN
     if options.allow_unverified if unknown else options.accept_foreign:
         basis = "unverified" if unknown else "foreign"
@@ -198,62 +196,14 @@ def _plan_strange(
     }
 
 
-def _besides(
-    file: FilePlan,
-    module: ast.Module,
-    package: Package,
-    items: Items,
-    source: Source,
-    options: Options,
-) -> str:
-    """Why a text that does the work can't be taken as it is; empty where it can.
-
-    It must be the release's, or what kvpatch wrote, but for what does the work.
-    """
-    take_out = next((member.patch.take_out for member, _ in items if member.patch.take_out), None)
-    if source.original is None and options.known is None:
-        return ""
-    if take_out is None:
-        same = options.known is not None and options.known.writes(file.before_digest)
-        return "" if same else "what else was changed can't be told from the patch"
-    rest = take_out(module)
-    if source.original is not None:
-        original = _parsed(source.original)
-        expected = None if isinstance(original, str) else take_out(original).digest
-    else:
-        assert options.known is not None
-        expected = options.known.rest_of(file.package, package.version, file.path)
-    if expected is None:
-        return f"this kvpatch has not read {package.distribution} {package.version}"
-    if rest.digest != expected:
-        return "the model is registered, but more was changed"
-    if rest.clashes:
-        return f"the edit binds {', '.join(rest.clashes)}, which the rest of the file uses"
-    return ""
-
-
-def _differing(
+def _ours(
     file: FilePlan, package: Package, items: Items, source: Source, options: Options
-) -> str:
-    """Names the functions in which a strange text differs from the release, or from ours."""
-    expected: Mapping[str, str] | None = None
-    if source.original is not None:
-        ours, _ = _fold(replace(file, original=source.original), package, items, source, options)
-        expected = function_hashes(ours.after if ours.after is not None else source.original)
-    elif options.known is not None:
-        expected = options.known.functions_of(file.package, package.version, file.path)
-    if expected is None:
-        return ""
-    names = differing(expected, function_hashes(file.content))
-    if source.provenance is Provenance.UNKNOWN:
-        return f"; it differs from the release in {_listed(names)}" if names else ""
-    return f" in {_listed(names)}" if names else " in blank lines or line ends alone"
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = names if len(names) <= _MOST_NAMED else names[: _MOST_NAMED - 1]
-    rest = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
-    return f"{', '.join(shown)}{rest}"
+) -> bytes | None:
+    """What kvpatch would write over the journal's original; None where it has none."""
+    if source.original is None:
+        return None
+    ours, _ = _fold(replace(file, original=source.original), package, items, source, options)
+    return ours.after if ours.after is not None else source.original
 
 
 def _fold(
@@ -266,8 +216,8 @@ def _fold(
     after = _proved(base, items, options)
     told: dict[str, TargetPlan] = {}
     if after is None:
-        stock = _parsed(base)
-        judgements = _judge(stock, package.release, items)
+        stock = parsed(base)
+        judgements = judge(stock, package.release, _patches(items))
         whose = f"by the fork {package.fork}" if package.fork else ""
         told = {
             patch_id: TargetPlan(file.path, Outcome.ABSORBED, _joined(judgement.reason, whose))
@@ -305,7 +255,7 @@ def _proved(base: bytes, items: Items, options: Options) -> bytes | None:
 
 
 def _rewrite(
-    base: bytes, stock: _Parsed, release: Version, items: Items, memo: Memo | None
+    base: bytes, stock: Parsed, release: Version, items: Items, memo: Memo | None
 ) -> Rewrite | _Fault:
     """Transform the text by each patch in turn, and see that the result does its work."""
     first = items[0][0].id
@@ -316,16 +266,16 @@ def _rewrite(
     after = kept.after if kept else _transformed(base, items, memo)
     if isinstance(after, tuple):
         return after
-    folded = _parsed(after)
+    folded = parsed(after)
     if isinstance(folded, str):
         return first, Refusal(Outcome.CONFLICT, f"the result does not parse: {folded}")
     checks = {member.patch.faithful for member, _ in items}
     rewrite = kept or Rewrite(
-        after, {check: _asked(partial(check, stock, folded)) for check in checks}
+        after, {check: asked(partial(check, stock, folded)) for check in checks}
     )
     if memo is not None:
         memo.rewrites[key] = rewrite
-    works = _judge(folded, release, items)
+    works = judge(folded, release, _patches(items))
     for member, _ in items:
         for judgement in (works[member.id], rewrite.faithful[member.patch.faithful]):
             if not judgement.holds:
@@ -352,45 +302,18 @@ def _transform(base: bytes, items: Items) -> bytes | _Fault:
 
     culprit = items[0][0].id
     try:
-        module = parsed = rewrite.parse(base)
+        module = stock = rewrite.parse(base)
         for member, target in items:
             culprit = member.id
             module = target.transform(module)
-        after = splice.spliced(parsed, module, base)
+        after = splice.spliced(stock, module, base)
         if after is None:
             after = rewrite.generate(module)
-            rewrite.require_faithful(parsed, base, after)
+            rewrite.require_faithful(stock, base, after)
     except Refusal as refusal:
         # What it was raised in holds the whole tree.
         return culprit, refusal.with_traceback(None)
     return after
-
-
-def _parsed(content: bytes) -> _Parsed:
-    try:
-        return ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        return str(error)
-    except MemoryError:
-        # What CPython's parser says of an expression that is nested too deeply.
-        return "it is nested too deeply"
-
-
-def _judge(parsed: _Parsed, release: Version, items: Items) -> Mapping[str, Judgement]:
-    if isinstance(parsed, str):
-        failed = Judgement(False, f"the file does not parse: {parsed}")
-        return {member.id: failed for member, _ in items}
-    # Patches that work towards one goal share its post-condition: judge once.
-    conditions = {member.patch.post_condition for member, _ in items}
-    verdicts = {condition: _asked(partial(condition, parsed, release)) for condition in conditions}
-    return {member.id: verdicts[member.patch.post_condition] for member, _ in items}
-
-
-def _asked(question: Callable[[], Judgement]) -> Judgement:
-    try:
-        return question()
-    except RecursionError:
-        return Judgement(False, "an expression in the file is too deep to follow")
 
 
 def _refuse(items: Items, culprit: str, refusal: Refusal, path: str) -> Mapping[str, TargetPlan]:
@@ -414,3 +337,7 @@ def _tell(items: Items, path: str, outcome: Outcome, reason: str) -> Told:
 
 def _digests(items: Items) -> dict[str, str]:
     return {member.id: member.digest for member, _ in items}
+
+
+def _patches(items: Items) -> list[Patch]:
+    return [member.patch for member, _ in items]

@@ -47,7 +47,7 @@ def test_a_result_that_the_catalogue_judged_is_not_judged_again(
 ) -> None:
     known = _catalogue(LATE, "0.32.0")
     anew, _ = _planned(LATE, "0.32.0")
-    monkeypatch.setattr(fold, "_judge", None)
+    monkeypatch.setattr(fold, "judge", None)
     file, told = _planned(LATE, "0.32.0", Options(known=known))
     assert file.after == anew.after
     assert told["KV001"].outcome is Outcome.PENDING
