@@ -67,10 +67,14 @@ class Row:
     key: str | None = None
 
     @property
+    def refused(self) -> list[Mapping[str, Any]]:
+        """The patches that can't go in."""
+        return [patch for patch in self.patches if Outcome(patch["outcome"]).refused]
+
+    @property
     def ok(self) -> bool:
         """Whether apply would go through on this release."""
-        refused = any(Outcome(patch["outcome"]).refused for patch in self.patches)
-        return self.error is None and not refused and self.registered
+        return self.error is None and not self.refused and self.registered
 
     @property
     def data(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .matrix import Row
-from .outcome import KvpatchError, Outcome
+from .outcome import KvpatchError
 from .pairs import Pairs
 from .tree import PACKAGES
 from .validate import Matrix
@@ -59,9 +59,8 @@ def _row(row: Row) -> Iterator[str]:
     if row.error is not None:
         yield f"- can't be read: {row.error.message}"
         return
-    for patch in row.patches:
-        if Outcome(patch["outcome"]).refused:
-            yield f"- {patch['id']} is {patch['outcome']}: {patch['reason']}"
+    for patch in row.refused:
+        yield f"- {patch['id']} is {patch['outcome']}: {patch['reason']}"
     if not row.registered:
         yield "- no patch registers its model"
     if row.ok:

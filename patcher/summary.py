@@ -1,8 +1,7 @@
-"""What ``kvpatch validate`` reports of a matrix: text, Markdown, JUnit, and what makes it fail."""
+"""What ``kvpatch validate`` reports of a matrix: text, Markdown, and what makes it fail."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -11,10 +10,12 @@ from typing import Any
 
 from packaging.version import Version
 
+from .baseline import catalogue_before, green_before, regressions
 from .fsops import Disk
-from .matrix import Row, Say, blocking
-from .outcome import ExitCode, KvpatchError, Outcome, Report
-from .pairs import Pairs, Ran, build, load, read
+from .junit import junit
+from .matrix import Say, blocking
+from .outcome import ExitCode, KvpatchError, Report
+from .pairs import Pairs, Ran, build, load
 from .plan import GOAL
 from .series import discover
 from .tree import PACKAGES
@@ -54,7 +55,7 @@ def report(
         # Said before the minutes that the rest takes.
         if path is not None and not path.absolute().parent.is_dir():
             raise _not_written(path, "its folder is not there")
-    earlier = _earlier(files.catalogue)
+    earlier = catalogue_before(files.catalogue)
     matrix = validate(asked, cache, say)
     errors = (*failures(matrix), *regressions(matrix, was))
     told, data = text(matrix), matrix.data
@@ -95,43 +96,6 @@ def catalogue(
         ran,
         whole=not any(asked.specs.values()) and not asked.sources,
     )
-
-
-def _earlier(path: Path | None) -> Pairs | None:
-    """The catalogue that is to be written anew, where it is there.
-
-    Raises:
-        KvpatchError: ``unreadable`` (exit 4), ``bad-catalogue`` (exit 2).
-    """
-    if path is None or not path.exists():
-        return None
-    content = _content(path, "name another file, or see that this user may read it")
-    try:
-        return read(content.decode("utf-8"))
-    except (ValueError, KeyError, TypeError):
-        raise KvpatchError(
-            "bad-catalogue",
-            f"{path} is there and is no catalogue of this kvpatch",
-            "name another file, or remove that one",
-            ExitCode.USAGE,
-        ) from None
-
-
-def _content(path: Path, hint: str) -> bytes:
-    """What is in a file that the user named.
-
-    Raises:
-        KvpatchError: ``unreadable``; exit 4.
-    """
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise KvpatchError(
-            "unreadable",
-            f"{path} can't be read: {error.strerror}",
-            hint,
-            ExitCode.ENVIRONMENT,
-        ) from None
 
 
 def _tell(path: Path, matrix: Matrix, errors: Sequence[KvpatchError]) -> None:
@@ -213,7 +177,7 @@ def text(matrix: Matrix) -> str:
         if row.error is not None:
             lines.append(f"not read: {row.package} {row.version}: {row.error.message}")
         elif not row.ok:
-            refused = [f"{p['id']} {p['outcome']}: {p['reason']}" for p in _refused(row)]
+            refused = [f"{p['id']} {p['outcome']}: {p['reason']}" for p in row.refused]
             reason = "; ".join(refused) or "no patch registers its model"
             lines.append(f"can't be patched: {row.package} {row.version}: {reason}")
     return "\n".join(lines)
@@ -227,56 +191,13 @@ def failures(matrix: Matrix) -> Iterator[KvpatchError]:
         if newest.error is not None:
             yield newest.error
         elif not newest.ok:
-            reasons = "; ".join(f"{p['id']} is {p['outcome']}" for p in _refused(newest))
+            reasons = "; ".join(f"{p['id']} is {p['outcome']}" for p in newest.refused)
             yield KvpatchError(
                 "newest-unpatched",
                 f"{name} {newest.version} can't be patched: {reasons or 'no patch registers it'}",
                 "the series needs a change for this release",
                 ExitCode.NO,
             )
-
-
-def green_before(baseline: Path | None) -> frozenset[tuple[str, str]]:
-    """The pairs that an earlier report or catalogue had green.
-
-    Raises:
-        KvpatchError: ``unreadable`` (exit 4), ``bad-baseline`` (exit 2).
-    """
-    if baseline is None:
-        return frozenset()
-    content = _content(baseline, "write one with `kvpatch validate --json > FILE`")
-    try:
-        data = json.loads(content)
-        if "rows" in data:
-            known = read(content.decode("utf-8")).known
-            return frozenset(pair for pair, told in known.items() if told.ok)
-        pairs = data.get("data", data)["pairs"]
-        return frozenset((str(p["vllm"]), str(p["lmcache"])) for p in pairs if p["ok"])
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise KvpatchError(
-            "bad-baseline",
-            f"{baseline} is no report of `kvpatch validate --json`, and no catalogue",
-            "write one with `kvpatch validate --json > FILE`",
-            ExitCode.USAGE,
-        ) from None
-
-
-def regressions(matrix: Matrix, was: frozenset[tuple[str, str]]) -> Iterator[KvpatchError]:
-    """The pairs that were green, and now are red or can't be read."""
-    now = {(str(pair["vllm"]), str(pair["lmcache"])): pair for pair in matrix.pairs}
-    versions = {(row.package, row.version) for row in matrix.rows}
-    for vllm, lmcache in sorted(was):
-        pair = now.get((vllm, lmcache))
-        asked = {("vllm", vllm), ("lmcache", lmcache)} <= versions
-        if (pair is not None and pair["ok"]) or (pair is None and not asked):
-            continue
-        state = " ".join(pair["after"]) if pair else "not to be read"
-        yield KvpatchError(
-            "regression",
-            f"vLLM {vllm} with LMCache {lmcache} was green and is {state}",
-            "see its findings in `kvpatch validate --json`",
-            ExitCode.NO,
-        )
 
 
 def markdown(matrix: Matrix, errors: Sequence[KvpatchError]) -> str:
@@ -299,36 +220,6 @@ def markdown(matrix: Matrix, errors: Sequence[KvpatchError]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def junit(matrix: Matrix) -> str:
-    """A JUnit file: a test case for each release, and for each newest pair."""
-    from xml.etree.ElementTree import Element, SubElement, tostring
-
-    suites = Element("testsuites", name="kvpatch validate")
-    patched = SubElement(suites, "testsuite", name="releases")
-    for row in matrix.rows:
-        case = SubElement(patched, "testcase", classname=row.package, name=row.version)
-        if row.error is not None:
-            SubElement(case, "error", message=row.error.message)
-        elif not row.ok:
-            reason = "; ".join(f"{p['id']} {p['outcome']}: {p['reason']}" for p in _refused(row))
-            SubElement(case, "failure", message=reason or "no patch registers its model")
-    blends = SubElement(suites, "testsuite", name="vLLM with some LMCache")
-    for vllm in dict.fromkeys(str(pair["vllm"]) for pair in matrix.pairs):
-        mine = [pair for pair in matrix.pairs if pair["vllm"] == vllm]
-        case = SubElement(blends, "testcase", classname="vllm", name=vllm)
-        if not any(pair["ok"] for pair in mine):
-            last = mine[-1]
-            left = " ".join(last["after"])
-            message = f"no LMCache blends with it; with {last['lmcache']}: {left}"
-            SubElement(case, "failure", message=message)
-    for suite in suites:
-        cases = list(suite)
-        suite.set("tests", str(len(cases)))
-        suite.set("failures", str(sum(case.find("failure") is not None for case in cases)))
-        suite.set("errors", str(sum(case.find("error") is not None for case in cases)))
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + tostring(suites, encoding="unicode") + "\n"
-
-
 def _with_settings(pair: Mapping[str, Any]) -> str:
     return f"{pair['lmcache']}*" if pair["settings"] else str(pair["lmcache"])
 
@@ -342,7 +233,3 @@ def _span(versions: Sequence[str]) -> str:
 
 def _cell(words: str) -> str:
     return words.replace("|", "\\|").replace("\n", " ")
-
-
-def _refused(row: Row) -> list[Mapping[str, Any]]:
-    return [patch for patch in row.patches if Outcome(patch["outcome"]).refused]

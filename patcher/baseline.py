@@ -1,0 +1,91 @@
+"""What an earlier run found: its catalogue, the pairs that were green, and which no longer are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from .outcome import ExitCode, KvpatchError
+from .pairs import Pairs, read
+from .validate import Matrix
+
+
+def green_before(baseline: Path | None) -> frozenset[tuple[str, str]]:
+    """The pairs that an earlier report or catalogue had green.
+
+    Raises:
+        KvpatchError: ``unreadable`` (exit 4), ``bad-baseline`` (exit 2).
+    """
+    if baseline is None:
+        return frozenset()
+    content = _content(baseline, "write one with `kvpatch validate --json > FILE`")
+    try:
+        data = json.loads(content)
+        if "rows" in data:
+            known = read(content.decode("utf-8")).known
+            return frozenset(pair for pair, told in known.items() if told.ok)
+        pairs = data.get("data", data)["pairs"]
+        return frozenset((str(p["vllm"]), str(p["lmcache"])) for p in pairs if p["ok"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise KvpatchError(
+            "bad-baseline",
+            f"{baseline} is no report of `kvpatch validate --json`, and no catalogue",
+            "write one with `kvpatch validate --json > FILE`",
+            ExitCode.USAGE,
+        ) from None
+
+
+def regressions(matrix: Matrix, was: frozenset[tuple[str, str]]) -> Iterator[KvpatchError]:
+    """The pairs that were green, and now are red or can't be read."""
+    now = {(str(pair["vllm"]), str(pair["lmcache"])): pair for pair in matrix.pairs}
+    versions = {(row.package, row.version) for row in matrix.rows}
+    for vllm, lmcache in sorted(was):
+        pair = now.get((vllm, lmcache))
+        asked = {("vllm", vllm), ("lmcache", lmcache)} <= versions
+        if (pair is not None and pair["ok"]) or (pair is None and not asked):
+            continue
+        state = " ".join(pair["after"]) if pair else "not to be read"
+        yield KvpatchError(
+            "regression",
+            f"vLLM {vllm} with LMCache {lmcache} was green and is {state}",
+            "see its findings in `kvpatch validate --json`",
+            ExitCode.NO,
+        )
+
+
+def catalogue_before(path: Path | None) -> Pairs | None:
+    """The catalogue that is to be written anew, where it is there.
+
+    Raises:
+        KvpatchError: ``unreadable`` (exit 4), ``bad-catalogue`` (exit 2).
+    """
+    if path is None or not path.exists():
+        return None
+    content = _content(path, "name another file, or see that this user may read it")
+    try:
+        return read(content.decode("utf-8"))
+    except (ValueError, KeyError, TypeError):
+        raise KvpatchError(
+            "bad-catalogue",
+            f"{path} is there and is no catalogue of this kvpatch",
+            "name another file, or remove that one",
+            ExitCode.USAGE,
+        ) from None
+
+
+def _content(path: Path, hint: str) -> bytes:
+    """What is in a file that the user named.
+
+    Raises:
+        KvpatchError: ``unreadable``; exit 4.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise KvpatchError(
+            "unreadable",
+            f"{path} can't be read: {error.strerror}",
+            hint,
+            ExitCode.ENVIRONMENT,
+        ) from None

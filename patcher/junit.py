@@ -1,0 +1,35 @@
+"""A matrix as a JUnit file, for a CI system to show."""
+
+from __future__ import annotations
+
+from .validate import Matrix
+
+
+def junit(matrix: Matrix) -> str:
+    """A JUnit file: a test case for each release, and for each newest pair."""
+    from xml.etree.ElementTree import Element, SubElement, tostring
+
+    suites = Element("testsuites", name="kvpatch validate")
+    patched = SubElement(suites, "testsuite", name="releases")
+    for row in matrix.rows:
+        case = SubElement(patched, "testcase", classname=row.package, name=row.version)
+        if row.error is not None:
+            SubElement(case, "error", message=row.error.message)
+        elif not row.ok:
+            reason = "; ".join(f"{p['id']} {p['outcome']}: {p['reason']}" for p in row.refused)
+            SubElement(case, "failure", message=reason or "no patch registers its model")
+    blends = SubElement(suites, "testsuite", name="vLLM with some LMCache")
+    for vllm in dict.fromkeys(str(pair["vllm"]) for pair in matrix.pairs):
+        mine = [pair for pair in matrix.pairs if pair["vllm"] == vllm]
+        case = SubElement(blends, "testcase", classname="vllm", name=vllm)
+        if not any(pair["ok"] for pair in mine):
+            last = mine[-1]
+            left = " ".join(last["after"])
+            message = f"no LMCache blends with it; with {last['lmcache']}: {left}"
+            SubElement(case, "failure", message=message)
+    for suite in suites:
+        cases = list(suite)
+        suite.set("tests", str(len(cases)))
+        suite.set("failures", str(sum(case.find("failure") is not None for case in cases)))
+        suite.set("errors", str(sum(case.find("error") is not None for case in cases)))
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + tostring(suites, encoding="unicode") + "\n"

@@ -1,0 +1,90 @@
+"""What an earlier run found, and what of it no longer holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from kvpatch import pairs
+from kvpatch.baseline import catalogue_before, green_before, regressions
+from kvpatch.outcome import ExitCode, KvpatchError
+from matrices import PAIRS, matrix
+
+SHIPPED = Path(pairs.__file__).with_name("pairs.json")
+
+
+@pytest.mark.parametrize(
+    ("was", "count"),
+    [
+        ({("0.33.0", "0.5.6")}, 0),
+        ({("0.9.0", "0.5.6")}, 1),
+        ({("0.1.0", "0.5.6")}, 0),
+    ],
+)
+def test_a_regression_is_a_pair_that_was_green_and_was_looked_at(
+    was: set[tuple[str, str]], count: int
+) -> None:
+    assert len(list(regressions(matrix(), frozenset(was)))) == count
+
+
+def test_a_pair_that_was_green_and_cant_be_read_is_a_regression() -> None:
+    (error,) = regressions(matrix(pairs=PAIRS[:1]), frozenset({("0.33.0", "0.5.6")}))
+    assert "is not to be read" in error.message
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"data": {"pairs": [1]}}'])
+def test_a_baseline_that_is_no_report_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "was.json"
+    path.write_text(content)
+    with pytest.raises(KvpatchError, match="no report"):
+        green_before(path)
+
+
+def test_the_regression_names_what_became_of_the_pair() -> None:
+    (error,) = regressions(matrix(), frozenset({("0.9.0", "0.5.6")}))
+    assert (error.code, error.exit_code) == ("regression", ExitCode.NO)
+    assert error.message == "vLLM 0.9.0 with LMCache 0.5.6 was green and is R"
+
+
+def test_without_a_baseline_nothing_was_green() -> None:
+    assert green_before(None) == frozenset()
+
+
+@pytest.mark.parametrize("enveloped", [True, False])
+def test_a_report_serves_as_a_baseline_with_its_envelope_and_without(
+    tmp_path: Path, enveloped: bool
+) -> None:
+    data = {"pairs": list(PAIRS)}
+    path = tmp_path / "was.json"
+    path.write_text(json.dumps({"data": data} if enveloped else data))
+    assert green_before(path) == {("0.33.0", "0.5.6")}
+
+
+def test_a_catalogue_serves_as_a_baseline() -> None:
+    known = pairs.load().known
+    assert green_before(SHIPPED) == {pair for pair, told in known.items() if told.ok}
+    assert green_before(SHIPPED)
+
+
+def test_a_baseline_that_cant_be_read_is_the_environments_fault(tmp_path: Path) -> None:
+    with pytest.raises(KvpatchError, match="can't be read") as caught:
+        green_before(tmp_path)
+    assert (caught.value.code, caught.value.exit_code) == ("unreadable", ExitCode.ENVIRONMENT)
+
+
+def test_the_catalogue_that_is_to_be_written_anew_is_read_first(tmp_path: Path) -> None:
+    assert catalogue_before(None) is None
+    assert catalogue_before(tmp_path / "new.json") is None
+    found = catalogue_before(SHIPPED)
+    assert found is not None
+    assert found.known == pairs.load().known
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff"])
+def test_a_file_that_is_no_catalogue_is_not_written_over(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "pairs.json"
+    path.write_bytes(content)
+    with pytest.raises(KvpatchError, match="no catalogue") as caught:
+        catalogue_before(path)
+    assert (caught.value.code, caught.value.exit_code) == ("bad-catalogue", ExitCode.USAGE)

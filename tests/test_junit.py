@@ -1,0 +1,47 @@
+"""A matrix as a JUnit file, read back by a parser."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+from kvpatch.junit import junit
+from kvpatch.matrix import Row
+from kvpatch.outcome import KvpatchError
+from matrices import MISSING, PAIRS, ROWS, matrix, pair
+
+
+def test_junit_has_a_case_for_each_release_and_each_vllm() -> None:
+    lost = Row("lmcache", "0.5.7", "e.whl", error=KvpatchError("a", "it is <damaged>", "c"))
+    suites = ElementTree.fromstring(junit(matrix((*ROWS, lost))).encode())
+    counts = {
+        suite.get("name"): (suite.get("tests"), suite.get("failures"), suite.get("errors"))
+        for suite in suites
+    }
+    assert counts == {"releases": ("4", "0", "1"), "vLLM with some LMCache": ("2", "1", "0")}
+    (error,) = suites.iter("error")
+    assert error.get("message") == "it is <damaged>"
+
+
+def test_what_cant_be_patched_is_a_failure_with_its_reason() -> None:
+    rows = (
+        Row("vllm", "0.34.0", "d.whl", MISSING),
+        Row("vllm", "0.35.0", "e.whl", registered=False),
+        *ROWS,
+    )
+    suites = ElementTree.fromstring(junit(matrix(rows)).encode())
+    failed = {
+        case.get("name"): failure.get("message")
+        for case in suites[0]
+        if (failure := case.find("failure")) is not None
+    }
+    assert failed == {
+        "0.34.0": "KV001 missing: no | anchor",
+        "0.35.0": "no patch registers its model",
+    }
+
+
+def test_a_vllm_that_no_lmcache_blends_with_is_told_by_its_newest_pair() -> None:
+    pairs = (*PAIRS, pair("0.9.0", "0.5.7", "HK", "K"))
+    suites = ElementTree.fromstring(junit(matrix(pairs=pairs)).encode())
+    (failure,) = suites[1].iter("failure")
+    assert failure.get("message") == "no LMCache blends with it; with 0.5.7: K"
