@@ -93,7 +93,7 @@ def apply(
     if done.transaction is None:
         # Another run has put the same in since this one planned.
         return Applied(view(open_host(host.where, disk), choice), written=False)
-    applied = View(_reread(host), seen.selection, as_applied(seen.plan), seen.running)
+    applied = replace(seen, host=_reread(host), plan=as_applied(seen.plan))
     return Applied(applied, written=True, outlook=found)
 
 

@@ -16,11 +16,13 @@ from .fsops import Disk
 from .installed import InstalledTree, Site
 from .journal import Journal, Store
 from .locate import Environment, FileFacts, file_facts, locate
-from .outcome import KvpatchError
+from .outcome import KvpatchError, Outcome
+from .patch import Refusal
 from .plan import Options, Plan, plan
 from .series import Selection, discover, select
 from .staleness import CHANGED, MISSING, OURS, REINSTALLED, STALE, staleness
 from .steps import SiteState
+from .tree import Provenance
 
 if TYPE_CHECKING:
     from .processes import Running
@@ -79,6 +81,18 @@ class Host:
             for path, state in staleness(site.journal, states).items()
         )
 
+    @cached_property
+    def in_place(self) -> frozenset[str]:
+        """The patches whose work stands in some file as kvpatch wrote it, by the journals."""
+        found: set[str] = set()
+        for name in self.environment.packages:
+            for path in self.tree.owned(name):
+                with contextlib.suppress(Refusal):
+                    source = self.tree.source(name, path)
+                    if source is not None and source.provenance is Provenance.OURS:
+                        found.update(source.written)
+        return frozenset(found)
+
     @property
     def interrupted(self) -> bool:
         """Whether a run was stopped half way and the next writing verb has to clean up."""
@@ -117,10 +131,16 @@ class Standing:
 _SENTENCES = {
     OURS: "is as kvpatch wrote it",
     REINSTALLED: "was reinstalled and is pristine again",
-    STALE: "is stale: its distribution was installed anew since",
+    STALE: (
+        "is stale: its distribution was installed anew since; `kvpatch apply` plans it anew, and "
+        "`kvpatch revert` leaves it as it is"
+    ),
     CHANGED: "was changed since kvpatch wrote it; `kvpatch revert --force` keeps a copy of that",
     MISSING: "is not there any more; revert puts the original back",
 }
+
+
+_FOR_OTHERS = (Outcome.OUT_OF_RANGE, Outcome.NOT_NEEDED, Outcome.NOT_INSTALLED)
 
 
 @dataclass(frozen=True)
@@ -134,6 +154,8 @@ class View:
     facts: Mapping[str, FileFacts] = field(default_factory=dict)
     unwritable: str | None = None
     """Why a journal can't be written, where somebody looked."""
+    taken_out: tuple[str, ...] = ()
+    """The patches that are in place and not part of the plan: apply takes them out again."""
 
 
 def open_host(where: Where, disk: Disk, *, needs: str | None = "vllm") -> Host:
@@ -169,7 +191,15 @@ def view(host: Host, choice: Choice) -> View:
     """
     selection = select(discover(), host.versions, choice.only, choice.skip)
     options = replace(choice.options, known=catalogue_module.load())
-    return View(host, selection, plan(selection.series, host.tree, options))
+    planned = plan(selection.series, host.tree, options)
+    return View(host, selection, planned, taken_out=_taken_out(host, planned))
+
+
+def _taken_out(host: Host, planned: Plan) -> tuple[str, ...]:
+    gone = host.in_place - {p.id for p in planned.patches if p.outcome not in _FOR_OTHERS}
+    known = [member.id for member in discover().members]
+    ordered = sorted(gone, key=lambda i: (known.index(i) if i in known else -1, i))
+    return () if planned.refused else tuple(ordered)
 
 
 def _basis(journal: Journal, path: str) -> str:

@@ -13,7 +13,7 @@ from .compat import MEANINGS, Verdict, after, check_tree, compat_data, compat_te
 from .fsops import Disk
 from .host import View, Where, open_host
 from .letters import Finding
-from .outcome import KvpatchError, Report
+from .outcome import ExitCode, KvpatchError, Outcome, Report
 from .pairs import load
 from .series import discover
 from .tree import PACKAGES
@@ -80,7 +80,8 @@ def outlook(seen: View) -> Outlook:
     Takes a second or two: some two hundred files are parsed.
     """
     facts = Facts()
-    tree, members = seen.host.tree, seen.selection.series.members
+    # Of all patches, chosen or not: what is in place does its work until it is taken out.
+    tree, members = seen.host.tree, discover().members
     before = check_tree(tree, members, facts)
     planned = after(tree, seen.plan)
     then = check_tree(planned, members, facts) if planned.files else before
@@ -94,17 +95,41 @@ def findings_on(where: Where, disk: Disk) -> tuple[Finding, ...]:
 
 
 def compat_report(seen: View, heading: str) -> Report:
-    """What ``kvpatch compat`` says of a host."""
+    """What ``kvpatch compat`` says of a host; exit 1 where the pair doesn't blend in any way."""
     found = outlook(seen)
     lines = [heading, "", *found.lines(cured=True)]
-    if found.before.complete:
-        lines.append(f"blends      {_answer(found)}")
-    return Report("compat", "\n".join(lines), {"compat": found.data})
+    data = {"compat": found.data}
+    if not found.before.complete:
+        raise _missing(seen)
+    lines.append(f"blends      {_answer(found)}")
+    code = ExitCode.DONE if found.after.green else ExitCode.NO
+    return Report("compat", "\n".join(lines), data, code)
+
+
+def _missing(seen: View) -> KvpatchError:
+    if "lmcache" in seen.host.environment.packages:
+        return KvpatchError(
+            "sources-missing",
+            "the sources of vLLM or LMCache are not all there, so the letters can't be read",
+            "reinstall both, so that their Python files are there again",
+            ExitCode.ENVIRONMENT,
+        )
+    return KvpatchError(
+        "no-lmcache",
+        "LMCache is not installed here, so there is no pair to be read",
+        "install LMCache into this environment, or name another one with --python",
+        ExitCode.ENVIRONMENT,
+    )
 
 
 def _answer(found: Outlook) -> str:
     if not found.after.green:
         return "no, not even with the patches this kvpatch has"
     settings = ", with the settings named above" if found.after.settings else ""
-    already = found.before.green
-    return f"yes{settings}" if already else f"after `kvpatch apply`{settings}"
+    if not found.before.green:
+        return f"after `kvpatch apply`{settings}"
+    seen = found.seen
+    pending = [p.id for p in seen.plan.patches if p.outcome is Outcome.PENDING]
+    beside = [*pending, *(i for i in seen.selection.left_out if i not in seen.host.in_place)]
+    rest = f"; not in place: {', '.join(beside)}, which no letter tells of" if beside else ""
+    return f"yes{settings}{rest}"

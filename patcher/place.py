@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 OPTIONS = ("--python", "--site", "--state")
 _HERE = re.compile(
-    r"`kvpatch (apply|status|verify|diff|revert|compat|doctor|smoke|profile [a-z-]+)( --force)?`"
+    r"`kvpatch (apply|status|verify|diff|revert|compat|doctor|smoke|profile [a-z-]+)"
+    r"( --force|(?: --(?:only|skip) \w+)+)?`"
 )
 
 

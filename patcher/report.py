@@ -54,7 +54,7 @@ def status_text(seen: View, known: Mapping[str, Any] | None = None) -> str:
     standings = seen.host.standings
     lines = [environment_line(seen), ""]
     lines += [
-        f"patched     {_patched_answer(seen.plan, standings)}{_hindrance(seen)}",
+        f"patched     {_patched_answer(seen.plan, standings, known)}{_hindrance(seen)}",
         f"take back   {_back_answer(seen)}{_stuck(seen)}",
         *_pair_line(known),
     ]
@@ -66,9 +66,20 @@ def status_text(seen: View, known: Mapping[str, Any] | None = None) -> str:
     for name, installed in seen.host.environment.packages.items():
         lines += [f"hidden      another {name}, in {path}" for path in installed.shadowed]
     lines += ["", *_table(_file_rows(seen)), "", patches_text(seen.plan)]
+    lines += taken_out_lines(seen)
     if untested := _untested(seen.plan):
         lines += ["", untested]
     return "\n".join(lines)
+
+
+def taken_out_lines(seen: View, *, done: bool = False) -> list[str]:
+    """Which patches apply takes out because they are not chosen, or has taken out."""
+    if not seen.taken_out:
+        return []
+    ids = ", ".join(seen.taken_out)
+    if done:
+        return ["", f"taken out, because the plan is without them: {ids}"]
+    return ["", f"in place, and apply would take them out, for the plan is without them: {ids}"]
 
 
 def environment_line(seen: View) -> str:
@@ -85,7 +96,9 @@ def patches_text(plan: Plan) -> str:
     return "\n".join([*_table(_patch_rows(plan)), *_long_reasons(plan)])
 
 
-def _patched_answer(plan: Plan, standings: Sequence[Standing]) -> str:
+def _patched_answer(
+    plan: Plan, standings: Sequence[Standing], known: Mapping[str, Any] | None = None
+) -> str:
     ids = {outcome: _ids(plan, outcome) for outcome in Outcome}
     ours = ids[Outcome.ALREADY] + ids[Outcome.APPLIED]
     if plan.refused:
@@ -103,6 +116,8 @@ def _patched_answer(plan: Plan, standings: Sequence[Standing]) -> str:
         return f"yes, but {whose}: apply leaves it as it is"
     if pending := ids[Outcome.PENDING]:
         have = f", only with {', '.join(ours)}" if ours else ""
+        if stuck := [letter for letter in (known or {}).get("after") or () if letter in "XC"]:
+            return f"no{have}; `kvpatch apply` would refuse the pair, for letter {stuck[0]} stays"
         return f"no{have}; `kvpatch apply` would put in {', '.join(pending)}"
     return "no, and no chosen patch is for this release"
 

@@ -36,6 +36,7 @@ def plan_data(seen: View) -> dict[str, Any]:
         "revertible": revertible(seen.host.standings),
         "interrupted": seen.host.interrupted,
         "taken_along": list(seen.selection.taken_along),
+        "taken_out": list(seen.taken_out),
         "running": [{"pid": item.pid, "command": item.command} for item in seen.running],
         "patches": [patch_data(patch) for patch in seen.plan.patches],
         "files": [file_data(file) for file in seen.plan.files],

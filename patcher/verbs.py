@@ -23,6 +23,7 @@ from .report import (
     revert_text,
     series_text,
     status_text,
+    taken_out_lines,
     written_lines,
 )
 from .report_data import member_data, pair_data, plan_data
@@ -67,7 +68,8 @@ def apply(
     done = application.apply(host, choice, disk, while_running=while_running, dry_run=dry_run)
     found = done.outlook
     compat = {"compat": found.data if found else None}
-    lines = [environment_line(done.view), "", patches_text(done.view.plan), ""]
+    lines = [environment_line(done.view), "", patches_text(done.view.plan)]
+    lines += [*taken_out_lines(done.view, done=done.written), ""]
     lines += [*found.lines(), ""] if found else []
     if done.refusal is not None:
         data = {**plan_data(done.view), **compat, "written": False, "dry_run": dry_run}
@@ -81,7 +83,7 @@ def apply(
         lines.append("everything was in place already; nothing was written")
         lines += journal_lines(done.view)
     data = {**plan_data(done.view), **compat, "written": done.written, "dry_run": dry_run}
-    return Report("apply", "\n".join(lines), data)
+    return Report("apply", "\n".join(lines), data, notes=_without_lmcache(done.view))
 
 
 def compat(where: Where, choice: Choice, disk: Disk) -> Report:
@@ -109,20 +111,21 @@ def verify(where: Where, choice: Choice, disk: Disk) -> Report:
         KvpatchError(
             f"patch-{patch.outcome.value}",
             f"{patch.id} is {patch.outcome.value}: {patch.reason}",
-            refusals.way_out(seen, patch) if patch.outcome.refused else "run `kvpatch apply`",
+            refusals.way_out(seen, patch) if patch.outcome.refused else f"run {_apply(choice)}",
             ExitCode.NO,
         )
         for patch in seen.plan.patches
         if not patch.outcome.fine
     ]
     if seen.plan.changes and not errors:
-        errors.append(_left_over(seen.plan.changes[0]))
+        errors.append(_left_over(seen.plan.changes[0], choice))
     if host.interrupted:
         errors.append(_interrupted())
-    text = "\n".join([environment_line(seen), "", patches_text(seen.plan)])
+    text = "\n".join([environment_line(seen), "", patches_text(seen.plan), *taken_out_lines(seen)])
     if not errors:
         text += "\n".join(["\n\neverything is in place", *journal_lines(seen)])
-    return Report("verify", text, data, ExitCode.NO if errors else ExitCode.DONE, tuple(errors))
+    code = ExitCode.NO if errors else ExitCode.DONE
+    return Report("verify", text, data, code, tuple(errors), _without_lmcache(seen))
 
 
 def revert(where: Where, disk: Disk, *, dry_run: bool, force: bool, while_running: bool) -> Report:
@@ -201,11 +204,23 @@ def _no_diff(seen: View) -> str:
     return f"apply would change nothing: {reason}"
 
 
-def _left_over(file: FilePlan) -> KvpatchError:
+def _apply(choice: Choice) -> str:
+    """The command that applies that choice."""
+    words = [f"--only {one}" for one in choice.only] + [f"--skip {one}" for one in choice.skip]
+    return f"`{' '.join(['kvpatch apply', *words])}`"
+
+
+def _without_lmcache(seen: View) -> tuple[str, ...]:
+    if "lmcache" in seen.host.environment.packages:
+        return ()
+    return ("LMCache is not installed here: until it is, the patches change nothing",)
+
+
+def _left_over(file: FilePlan, choice: Choice) -> KvpatchError:
     return KvpatchError(
         "patch-pending",
         f"{file.path} holds a patch that is no longer chosen",
-        "run `kvpatch apply`: it plans the file anew from its original",
+        f"run {_apply(choice)}: it plans the file anew from its original",
         ExitCode.NO,
     )
 

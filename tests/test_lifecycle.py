@@ -197,8 +197,11 @@ def test_an_older_then_a_newer_then_a_smaller_series_then_revert_gives_record_ba
     verify = on(site, "verify")
     assert (verify.code, verify.error["code"]) == (1, "patch-pending")
     assert PARALLEL in verify.error["message"]
-    ran = on(site, "apply")
-    assert (ran.code, ran.data["written"], differing(site.path)) == (0, True, [WORKER])
+    assert on(site, "apply", "--dry-run").data["taken_out"] == ["KV900"]
+    ran = kvpatch("apply", "--site", site.path)
+    assert "taken out, because the plan is without them: KV900" in ran.out
+    assert (ran.code, differing(site.path)) == (0, [WORKER])
+    assert on(site, "status").data["taken_out"] == []
     assert on(site, "verify").code == 0
     assert on(site, "revert").code == 0
     assert snapshot(site.prefix) == before

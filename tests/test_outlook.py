@@ -10,7 +10,16 @@ from commands import kvpatch, on
 from fake_site import FakeSite, install, make_site
 from kvpatch import pairs
 from packaging.version import Version
-from pair_stand_in import ATTENTION, FILES, FLASH, UTILS, WORKER, replaced, vllm_patches_alone
+from pair_stand_in import (
+    ATTENTION,
+    CONNECTOR,
+    FILES,
+    FLASH,
+    UTILS,
+    WORKER,
+    replaced,
+    vllm_patches_alone,
+)
 
 SHAPE = "(2, num_blocks, block_size, num_kv_heads, head_size)"
 SECOND = "(num_blocks, 2, block_size, num_kv_heads, head_size)"
@@ -98,9 +107,29 @@ def test_apply_says_the_letters_of_the_pair_it_patched(tmp_path: Path) -> None:
 
 def test_a_host_without_lmcache_has_no_letters(tmp_path: Path) -> None:
     site = make_site(tmp_path)
-    assert on(site, "compat").data["compat"] is None
-    assert "can't be read" in kvpatch("compat", "--site", site.path).out
+    ran = on(site, "compat")
+    assert (ran.code, ran.error["code"]) == (4, "no-lmcache")
     assert on(site, "apply").data["compat"] is None
+
+
+def test_sources_that_are_not_all_there_are_no_answer(tmp_path: Path) -> None:
+    site = host(tmp_path, {CONNECTOR: None})
+    ran = on(site, "compat")
+    assert (ran.code, ran.error["code"]) == (4, "sources-missing")
+
+
+def test_a_pair_that_blends_in_no_way_is_a_no(tmp_path: Path) -> None:
+    assert on(host(tmp_path / "a"), "compat").code == 0
+    assert on(host(tmp_path / "b", {ATTENTION: ""}), "compat").code == 1
+
+
+def test_what_no_letter_tells_of_is_named_beside_the_yes(tmp_path: Path) -> None:
+    site = host(tmp_path)
+    on(site, "apply")
+    # Left out by choice, and in place: nothing is missing.
+    told = kvpatch("compat", "--skip", "KV001", "--site", site.path).out
+    assert "not in place" not in told
+    assert on(site, "compat", "--skip", "KV001").data["compat"]["before"] == []
 
 
 def test_status_has_the_letters_of_the_releases_without_reading_their_code(

@@ -19,6 +19,7 @@ PLANNED = [
     "revertible",
     "interrupted",
     "taken_along",
+    "taken_out",
     "running",
     "patches",
     "files",
@@ -241,6 +242,30 @@ def test_only_takes_what_a_patch_needs_along_and_names_it(tmp_path: Path) -> Non
 def test_only_takes_nothing_along_where_nothing_is_needed(site: FakeSite) -> None:
     ran = on(site, "apply", "--only", "KV001")
     assert (ran.code, ran.data["taken_along"], list(ran.outcomes)) == (0, [], ["KV001"])
+
+
+def test_what_is_in_place_and_no_longer_chosen_is_named_before_it_is_taken_out(
+    site: FakeSite,
+) -> None:
+    assert on(site, "status").data["taken_out"] == []
+    on(site, "apply")
+    assert on(site, "status").data["taken_out"] == []
+    assert on(site, "status", "--skip", "KV001").data["taken_out"] == ["KV001"]
+    ran = kvpatch("status", "--site", site.path, "--skip", "KV001")
+    assert "apply would take them out, for the plan is without them: KV001" in ran.out
+
+
+def test_apply_and_verify_say_that_lmcache_is_not_there(site: FakeSite) -> None:
+    for verb in ("apply", "verify"):
+        ran = kvpatch(verb, "--site", site.path)
+        assert ran.code == 0
+        assert "LMCache is not installed here" in ran.err
+
+
+def test_verify_names_the_apply_of_the_same_choice(site: FakeSite) -> None:
+    ran = on(site, "verify", "--only", "KV001")
+    assert (ran.code, ran.error["code"]) == (1, "patch-pending")
+    assert f"`kvpatch apply --site {site.path} --only KV001`" in ran.error["hint"]
 
 
 def test_skipping_what_another_patch_needs_is_wrong_usage(tmp_path: Path) -> None:
