@@ -186,7 +186,7 @@ def wrong_keys(measured: Measured) -> str:
     scaled = measured.rope not in ("", "default")
     about = (
         f"scaled rope: this model's rope is {measured.rope!r}, and LMCache re-rotates its keys "
-        "without the scaling"
+        "without the scaling; KV003 of `kvpatch apply` cures that"
         if scaled
         else "keys were re-rotated for wrong positions, or with another rope than the model's"
     )

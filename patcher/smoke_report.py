@@ -148,6 +148,8 @@ def smoke_text(data: Mapping[str, Any], checks: Sequence[Check]) -> str:
         lines += ["", "ratio  separators  largest gap  mean gap      KL  same first token"]
         lines += map(_gap_line, data["gaps"])
         lines.append("(nats against no cache; the ratio was changed on the running blender)")
+        if data["model"] is None:
+            lines.append("(a tiny model of random weights: how much a real one loses is its own)")
     if data["stand_ins"]:
         lines += ["", "stood in for, so not proved here:"]
         lines += [f"  {stand_in}" for stand_in in data["stand_ins"]]
@@ -169,7 +171,8 @@ def smoke_text(data: Mapping[str, Any], checks: Sequence[Check]) -> str:
             f"{first['blended']:.3g} s blended (reported, not judged; on a CPU it says nothing)"
         )
     failed = sum(check.ok is False for check in checks)
-    lines.append(f"{failed} checks failed" if failed else "every check that was made holds")
+    count = "1 check" if failed == 1 else f"{failed} checks"
+    lines.append(f"{count} failed" if failed else "every check that was made holds")
     return "\n".join(lines)
 
 

@@ -35,13 +35,14 @@ def test_what_holds_is_exit_0_and_says_so() -> None:
     found = _report()
     assert (found.exit_code, found.errors) == (ExitCode.DONE, ())
     assert "every check that was made holds" in found.text
+    assert "a tiny model of random weights" in found.text
 
 
 def test_a_failed_check_is_exit_1_with_what_it_means() -> None:
     found = _report(layerwise=start("layerwise", code=1))
     assert found.exit_code is ExitCode.NO
     assert [error.code for error in found.errors] == ["smoke-layerwise"]
-    assert "1 checks failed" in found.text
+    assert "1 check failed" in found.text
 
 
 def test_a_start_that_failed_is_told_with_its_places_in_the_two_packages() -> None:
