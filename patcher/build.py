@@ -15,9 +15,20 @@ from packaging.version import InvalidVersion, Version
 
 from . import catalogue, revision
 from .download import download
-from .fork import Fork, Original, WheelTree, make_fork, plan_fork, read_original, refusal
+from .fork import (
+    Fork,
+    Original,
+    WheelTree,
+    doubt,
+    incurable,
+    make_fork,
+    plan_fork,
+    read_original,
+    refusal,
+)
 from .fsops import environment_error
 from .outcome import ExitCode, KvpatchError, Report
+from .pairs import load
 from .plan import Plan, as_applied
 from .report import patches_text
 from .report_data import file_data, patch_data
@@ -68,10 +79,16 @@ def build(asked: Request, say: Say) -> Report:
         if wanted is None:
             return _build(asked, Path(asked.source), beside)
         name = asked.distribution or DEFAULT
+        if beside is not None and name in PACKAGES:
+            # Said before hundreds of megabytes are fetched.
+            other = PACKAGES[1 - PACKAGES.index(name)]
+            if (error := incurable(load(), {name: wanted, other: beside})) is not None:
+                raise error
         with _writing(asked.output), workshop(asked.output) as folder:
             path, yanked = download(name, wanted, folder, say)
             notes = (f"{name} {wanted} was yanked from the index by its makers",) if yanked else ()
-            return replace(_build(asked, path, beside), notes=notes)
+            made = _build(asked, path, beside)
+            return replace(made, notes=(*notes, *made.notes))
     except KeyboardInterrupt:
         raise KvpatchError(
             "interrupted",
@@ -93,13 +110,16 @@ def _build(asked: Request, path: Path, beside: Version | None) -> Report:
                 ExitCode.USAGE,
             )
         tree = WheelTree(wheel, original, {})
+        pair = {}
         if beside is not None:
             others = [name for name in PACKAGES if name not in tree.own]
             tree = WheelTree(wheel, original, {name: Package(name, beside) for name in others})
+            if len(others) == 1:
+                pair = {tree.own[0]: original.version, others[0]: beside}
         series = discover()
         found, version = plan_fork(tree, series, revision.number(series), catalogue.load())
         data = _data(asked, original, found)
-        error = refusal(tree, found) or _uncompiled(found)
+        error = refusal(tree, found) or _uncompiled(found) or incurable(load(), pair)
         title = f"{original.distribution} {original.version}, from {path.name}"
         if error is not None:
             text = [title, *(["", patches_text(found)] if found.patches else [])]
@@ -121,7 +141,8 @@ def _build(asked: Request, path: Path, beside: Version | None) -> Report:
         "written": written,
         "patches": [patch_data(patch) for patch in done.patches],
     }
-    return Report("fork", "\n".join(lines), data)
+    doubts = doubt(load(), pair)
+    return Report("fork", "\n".join(lines), data, notes=(doubts,) if doubts else ())
 
 
 def _is_path(source: str) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from .compat import MEANINGS
 from .digest import sha256
 from .outcome import ExitCode, KvpatchError
 from .plan import GOAL, Options, Plan, plan
@@ -25,6 +26,7 @@ from .wheel import Wheel, bad_wheel, unsafe
 
 if TYPE_CHECKING:
     from .catalogue import Catalogue
+    from .pairs import Pairs
 
 _HEADER = re.compile(rb"^(Name|Version):[ \t]*([^\r\n]*?)[ \t]*(?=\r?$)", re.MULTILINE | re.I)
 _SIGNATURES = ("RECORD.jws", "RECORD.p7s")
@@ -224,6 +226,43 @@ def refusal(tree: WheelTree, found: Plan) -> KvpatchError | None:
             "install the wheel as it is",
         )
     return None
+
+
+def incurable(known: Pairs, pair: Mapping[str, Version]) -> KvpatchError | None:
+    """Why a fork for that pair would be of no use, as ``apply`` refuses it.
+
+    None where the pair is not whole, or the catalogue does not have it with letter X or C left.
+    """
+    if set(pair) != set(PACKAGES):
+        return None
+    both = [pair[name] for name in PACKAGES]
+    told = known.of(*both)
+    left = [letter for letter in told.after if letter in ("X", "C")] if told else []
+    if not left:
+        return None
+    return KvpatchError(
+        "incurable",
+        f"vLLM {both[0]} and LMCache {both[1]} can't blend, letter {left[0]}: {MEANINGS[left[0]]} "
+        f"(by the catalogue of {known.date})",
+        f"{known.advice(*both)}; `kvpatch validate` lists all pairs that work",
+    )
+
+
+def doubt(known: Pairs, pair: Mapping[str, Version]) -> str:
+    """What is to be said of a fork for that pair though it is made; empty where nothing is."""
+    if set(pair) != set(PACKAGES):
+        return ""
+    both = [pair[name] for name in PACKAGES]
+    told = known.of(*both)
+    title = f"vLLM {both[0]} with LMCache {both[1]}"
+    if told is None:
+        return f"{title} is {known.standing(*both)}"
+    if not told.ok:
+        letters = " ".join(told.after)
+        return f"{title} does not blend with the patches either, letters {letters} stay; " + (
+            known.advice(*both)
+        )
+    return ""
 
 
 def make_fork(tree: WheelTree, found: Plan, version: Version) -> Fork:

@@ -12,8 +12,10 @@ from commands import Ran, kvpatch, on
 from fake_site import LATE, install
 from kvpatch import build, revision
 from kvpatch.digest import sha256
+from kvpatch.pairs import load
 from kvpatch.series import discover
 from kvpatch.wheel_copy import write
+from packaging.version import Version
 from planning import planned, written
 from web import Answer, Asked, Web, page, serving
 from wheels import STUBS, WORKER, build_wheel, contents
@@ -204,6 +206,35 @@ def test_what_is_no_wheel_and_no_version_is_a_matter_of_usage(out: Path, source:
 def test_beside_takes_a_version(wheel: Path, out: Path) -> None:
     assert fork(wheel, out, "--beside", "any").error["code"] == "bad-version"
     assert fork(wheel, out, "--beside", "0.5.6").code == 0
+
+
+def beside_with(letters: str) -> str:
+    """The newest LMCache that has one of some letters left beside vLLM 0.32.0."""
+    known = load().known.items()
+    return [lm for (vllm, lm), one in known if vllm == "0.32.0" and set(letters) & {*one.after}][-1]
+
+
+def test_a_pair_that_apply_refuses_is_not_forked_for(wheel: Path, out: Path) -> None:
+    beside = beside_with("XC")
+    ran = fork(wheel, out, "--beside", beside)
+    assert (ran.code, ran.error["code"], names(out)) == (3, "incurable", [])
+    assert f"vLLM 0.32.0 and LMCache {beside} can't blend, letter " in ran.error["message"]
+    assert load().advice(Version("0.32.0"), Version(beside)) in ran.error["hint"]
+    assert ran.data["fork"] is None
+
+
+def test_such_a_pair_is_refused_before_a_version_is_fetched(web: Web, out: Path) -> None:
+    ran = fork("0.32.0", out, "--distribution", "vllm", "--beside", beside_with("XC"))
+    assert (ran.code, ran.error["code"], names(out)) == (3, "incurable", [])
+    assert web.asked == []
+
+
+def test_an_untested_pair_is_forked_for_with_a_note(wheel: Path, out: Path) -> None:
+    ran = kvpatch("fork", wheel, "-o", out, "--beside", "99.0")
+    assert ran.code == 0
+    assert "LMCache 99.0 is untested" in ran.err.replace("\n", " ")
+    assert len(names(out)) == 1
+    assert kvpatch("fork", wheel, "-o", out, "--beside", beside_with("V")).err == ""
 
 
 def test_a_wheel_of_another_distribution_than_was_named_is_refused(wheel: Path, out: Path) -> None:
