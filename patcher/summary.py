@@ -47,9 +47,16 @@ def report(
     With a ``disk``, the pairs are also run, with the patches ``only`` where these are named.
 
     Raises:
-        KvpatchError: as :func:`kvpatch.validate.validate`; ``bad-baseline`` (exit 2);
-            ``not-written`` (exit 4).
+        KvpatchError: as :func:`kvpatch.validate.validate`; ``bad-baseline`` and
+            ``only-without-run`` (exit 2); ``not-written`` (exit 4).
     """
+    if only and disk is None:
+        raise KvpatchError(
+            "only-without-run",
+            "--only chooses what --run puts in, and --run is not given",
+            "give --run too, or leave --only away: reading takes all patches",
+            ExitCode.USAGE,
+        )
     was = green_before(baseline)
     for path in (files.markdown, files.junit, files.html, files.catalogue, files.issue):
         # Said before the minutes that the rest takes.

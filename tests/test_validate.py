@@ -303,3 +303,9 @@ def test_a_changed_lmcache_file_changes_the_verdict(index: SmallIndex) -> None:
     before = len(index.ranges)
     kvpatch("validate", "--json")
     assert len(index.ranges) > before
+
+
+def test_only_without_run_is_a_matter_of_usage() -> None:
+    ran = kvpatch("validate", "--json", "--only", "KV001")
+    assert (ran.code, ran.error["code"]) == (2, "only-without-run")
+    assert "--run" in ran.error["hint"]
