@@ -8,6 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 from .compat import MEANINGS
+from .listing import GDS, Listing, label
 
 
 def page(data: Mapping[str, Any]) -> str:
@@ -31,8 +32,8 @@ def compact(data: Mapping[str, Any]) -> dict[str, Any]:
             numbers.append([findings.setdefault(key, len(findings)), state])
         pairs.append(
             {
-                "v": pair["vllm"],
-                "l": pair["lmcache"],
+                "v": label(pair, "vllm"),
+                "l": label(pair, "lmcache"),
                 "b": "".join(pair["before"]),
                 "a": "".join(pair["after"]),
                 "ok": pair["ok"],
@@ -46,6 +47,7 @@ def compact(data: Mapping[str, Any]) -> dict[str, Any]:
         "meanings": dict(MEANINGS),
         "findings": list(findings),
         "notes": list(notes),
+        "legend": [GDS, *Listing(data["pairs"]).sources],
         "pairs": pairs,
     }
 

@@ -252,6 +252,7 @@ def summary(pairs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> dict[str
         "green_by_registration_alone": sum(blocking(pair, "before") == {GOAL} for pair in pairs),
         "green_after": len(green),
         "green_after_with_settings": sum(bool(pair["settings"]) for pair in green),
+        "green_after_with_notes": sum(bool(pair.get("notes")) for pair in green),
         "vllm_without_a_green_pair": sorted(
             {str(pair["vllm"]) for pair in pairs} - blends, key=Version
         ),

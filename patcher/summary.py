@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from packaging.version import Version
 
 from .baseline import catalogue_before, green_before, regressions
 from .fsops import Disk
 from .junit import junit
+from .listing import GDS, STARS, Listing, label, only_with_gds
 from .matrix import Say, blocking
 from .outcome import ExitCode, KvpatchError, Report
 from .pairs import Pairs, Ran, build, load
@@ -65,7 +65,8 @@ def report(
     earlier = catalogue_before(files.catalogue)
     matrix = validate(asked, cache, say)
     errors = (*failures(matrix), *regressions(matrix, was))
-    told, data = text(matrix), matrix.data
+    chosen = bool(asked.specs["lmcache"])
+    told, data = text(matrix, chosen=chosen), matrix.data
     ran: tuple[Ran, ...] = ()
     data["not_run"] = []
     if disk is not None:
@@ -78,7 +79,7 @@ def report(
         data["not_run"] = list(found.notes)
         told = "\n".join([told, "", *rehearsal.text(found)])
     data["ran"] = [vars(one) for one in ran]
-    _write(files, matrix, errors)
+    _write(files, matrix, errors, chosen=chosen)
     if files.catalogue is not None:
         _put(files.catalogue, catalogue(matrix, asked, earlier, ran))
     if files.issue is not None:
@@ -116,11 +117,11 @@ def _tell(path: Path, matrix: Matrix, errors: Sequence[KvpatchError]) -> None:
         _put(path, told)
 
 
-def _write(files: Files, matrix: Matrix, errors: Sequence[KvpatchError]) -> None:
+def _write(files: Files, matrix: Matrix, errors: Sequence[KvpatchError], *, chosen: bool) -> None:
     from .heatmap import page
 
     wanted: list[tuple[Path | None, Callable[[], str]]] = [
-        (files.markdown, lambda: markdown(matrix, errors)),
+        (files.markdown, lambda: markdown(matrix, errors, chosen=chosen)),
         (files.junit, lambda: junit(matrix)),
         (files.html, lambda: page(matrix.data)),
     ]
@@ -145,41 +146,42 @@ def _not_written(path: Path, why: str) -> KvpatchError:
     )
 
 
-_FEW_PAIRS = 20
+def text(matrix: Matrix, *, chosen: bool = False) -> str:
+    """The summary in lines; ``chosen`` where only some LMCache were asked for."""
+    listed = Listing(matrix.pairs).text()
+    return "\n".join([*_counts(matrix), "", *listed, *_red(matrix, chosen=chosen)])
 
 
-def _pair_lines(pairs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Each pair with its letters, as released and after apply."""
-    lines = [f"{'vLLM':14}{'LMCache':14}{'as released':18}{'after apply':18}"]
-    for pair in pairs:
-        before, later = (" ".join(pair[when]) or "none" for when in ("before", "after"))
-        if pair["ok"]:
-            answer = "blends with launch settings" if pair["settings"] else "blends"
-        else:
-            answer = "does not blend"
-        lines.append(f"{pair['vllm']:14}{pair['lmcache']:14}{before:18}{later:18}{answer}")
-    return lines
-
-
-def text(matrix: Matrix) -> str:
-    """The summary in lines."""
+def _counts(matrix: Matrix) -> list[str]:
+    """How many releases, pairs, and pairs that blend."""
     told = matrix.data["summary"]
     rows = {name: [r for r in matrix.rows if r.package == name] for name in PACKAGES}
     counts = f"{len(rows['vllm'])} of vLLM, {len(rows['lmcache'])} of LMCache"
-    read = f"{told['requests']} requests, {told['bytes'] / 1e6:.1f} MB"
+    asked = "1 request" if told["requests"] == 1 else f"{told['requests']} requests"
+    read = f"{asked}, {told['bytes'] / 1e6:.1f} MB"
     settings = f"{told['green_after_with_settings']} of them with launch settings"
-    lines = [
+    noted = told["green_after_with_notes"]
+    wheels = (
+        f"    of these {noted} need another build of LMCache or --no-deps, as their released "
+        "wheels don't fit: see the notes"
+    )
+    return [
         f"releases: {counts}; pairs: {told['pairs']}; in {told['seconds']} s ({read})",
         "",
         f"blend as released            {told['green_as_released']:5}",
         f"by registration alone        {told['green_by_registration_alone']:5}",
         f"after `kvpatch apply`        {told['green_after']:5}, {settings}",
+        *([wheels] if noted else []),
     ]
-    if len(matrix.pairs) <= _FEW_PAIRS:
-        lines += ["", *_pair_lines(matrix.pairs)]
-    without = told["vllm_without_a_green_pair"]
+
+
+def _red(matrix: Matrix, *, chosen: bool) -> list[str]:
+    """What does not blend with anything, can't be read, and can't be patched."""
+    lines = []
+    without = matrix.data["summary"]["vllm_without_a_green_pair"]
     if without:
-        lines.append(f"vLLM that no LMCache blends with after apply: {', '.join(without)}")
+        which = "none of the LMCache asked for" if chosen else "no LMCache"
+        lines.append(f"vLLM that {which} blends with after apply: {', '.join(without)}")
     for row in matrix.rows:
         if row.error is not None:
             lines.append(f"not read: {row.package} {row.version}: {row.error.message}")
@@ -187,7 +189,7 @@ def text(matrix: Matrix) -> str:
             refused = [f"{p['id']} {p['outcome']}: {p['reason']}" for p in row.refused]
             reason = "; ".join(refused) or "no patch registers its model"
             lines.append(f"can't be patched: {row.package} {row.version}: {reason}")
-    return "\n".join(lines)
+    return lines
 
 
 def failures(matrix: Matrix) -> Iterator[KvpatchError]:
@@ -207,28 +209,29 @@ def failures(matrix: Matrix) -> Iterator[KvpatchError]:
             )
 
 
-def markdown(matrix: Matrix, errors: Sequence[KvpatchError]) -> str:
+def markdown(matrix: Matrix, errors: Sequence[KvpatchError], *, chosen: bool = False) -> str:
     """A job summary: the counts, what is red, and which LMCache each vLLM blends with."""
-    told = matrix.data["summary"]
+    listing = Listing(matrix.pairs)
     lines = ["# vLLM and LMCache: which pairs blend", ""]
-    lines += [f"- {line}" for line in text(matrix).splitlines() if line]
+    said = [*_counts(matrix), *_red(matrix, chosen=chosen)]
+    lines += [f"- {line.strip()}" for line in said if line]
     if errors:
         lines += ["", "## Red", ""]
         lines += [f"- **{error.code}**: {_cell(error.message)}" for error in errors]
     lines += ["", "## By release of vLLM", "", "| vLLM | registration alone | after apply |"]
     lines += ["|---|---|---|"]
-    for vllm in dict.fromkeys(str(pair["vllm"]) for pair in reversed(matrix.pairs)):
-        mine = [pair for pair in matrix.pairs if pair["vllm"] == vllm]
-        alone = [str(p["lmcache"]) for p in mine if blocking(p, "before") == {GOAL}]
-        green = [_with_settings(pair) for pair in mine if pair["ok"]]
-        lines.append(f"| {vllm} | {_span(alone)} | {_span(green)} |")
-    if told["green_after_with_settings"]:
-        lines += ["", "\\* needs launch settings, letter V"]
+    for vllm in dict.fromkeys(label(pair, "vllm") for pair in reversed(matrix.pairs)):
+        mine = [pair for pair in matrix.pairs if label(pair, "vllm") == vllm]
+        alone = [label(p, "lmcache") for p in mine if blocking(p, "before") == {GOAL}]
+        lines.append(f"| {vllm} | {_span(alone)} | {listing.green('vllm', vllm)} |")
+    if matrix.data["summary"]["green_after_with_settings"]:
+        lines += ["", f"\\{STARS}"]
+    if any(map(only_with_gds, matrix.pairs)):
+        lines += ["", GDS]
+    more = [*listing.notes, *listing.sources]
+    if more:
+        lines += ["", "## Notes", "", *(f"- {_cell(line)}".replace("*", "\\*") for line in more)]
     return "\n".join(lines) + "\n"
-
-
-def _with_settings(pair: Mapping[str, Any]) -> str:
-    return f"{pair['lmcache']}*" if pair["settings"] else str(pair["lmcache"])
 
 
 def _span(versions: Sequence[str]) -> str:

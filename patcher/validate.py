@@ -114,7 +114,7 @@ def validate(asked: Request, cache: Path, say: Say) -> Matrix:
         newest = {name: side[-1] for name, side in sides.items()}
         checker = Checker(workshop, Kept.by(workshop.series, cache), newest)
         run = _Run(checker, sides, cache, traffic, asked.jobs, say)
-        rows, pairs = run.all(found)
+        rows, pairs = run.all(found, frozenset(local))
         reads = reads_of(found)
     return Matrix(tuple(rows), tuple(pairs), traffic, time.monotonic() - begun, reads)
 
@@ -130,8 +130,10 @@ class _Run:
     jobs: int
     say: Say
 
-    def all(self, found: Sequence[Release]) -> tuple[list[Row], list[Mapping[str, Any]]]:
-        """The row of every release, and the pairs."""
+    def all(
+        self, found: Sequence[Release], given: Collection[Release] = ()
+    ) -> tuple[list[Row], list[Mapping[str, Any]]]:
+        """The row of every release, and the pairs; those of releases ``given`` say so."""
         memories = {release: self.checker.kept.of(release) for release in found}
         fresh = [r for r in found if not _complete(r, memories[r], self.sides)]
         waiting = deque(lmcache for lmcache in self.sides["lmcache"] if lmcache in fresh)
@@ -160,7 +162,11 @@ class _Run:
             if lmcache not in checked:
                 checked[lmcache] = self.checker.lmcache(lmcache, readable, self.say)
             rows[lmcache] = checked[lmcache].row
-        pairs = [pair for lmcache in self.sides["lmcache"] for pair in checked[lmcache].pairs]
+        pairs = [
+            _with_sources(pair, [r for r in sides if r in given])
+            for lmcache in self.sides["lmcache"]
+            for pair, sides in _placed(lmcache, readable, checked[lmcache].pairs)
+        ]
         return [rows[release] for release in found], pairs
 
     def _telling(
@@ -177,6 +183,23 @@ class _Run:
             )
 
         return taken
+
+
+def _placed(
+    lmcache: Release, vllm: Sequence[Release], pairs: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[Mapping[str, Any], tuple[Release, ...]]]:
+    """The pairs of one LMCache, each with its two releases; a vLLM that could not be read lacks."""
+    left = iter(vllm)
+    for pair in pairs:
+        one = next((release for release in left if str(release.version) == pair["vllm"]), None)
+        yield pair, (lmcache,) if one is None else (one, lmcache)
+
+
+def _with_sources(pair: Mapping[str, Any], given: Sequence[Release]) -> Mapping[str, Any]:
+    """The pair with the names of those of its releases that were given with ``--source``."""
+    if not given:
+        return pair
+    return {**pair, "sources": {release.package: release.name for release in given}}
 
 
 def _order(vllm: Sequence[Release], lmcache: Iterable[Release]) -> Iterator[Release]:

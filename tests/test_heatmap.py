@@ -24,7 +24,7 @@ def data(sentence: str = "it is so") -> dict[str, Any]:
     one = {"vllm": "0.9.0", "before": ["K"], "after": [], "ok": True, "settings": False}
     pairs = [{**one, "lmcache": version, "findings": [finding]} for version in ("0.5.5", "0.5.6")]
     keys = ("pairs", "green_as_released", "green_by_registration_alone", "green_after")
-    summary = dict.fromkeys((*keys, "green_after_with_settings"), 2)
+    summary = dict.fromkeys((*keys, "green_after_with_settings", "green_after_with_notes"), 2)
     return {"summary": summary, "pairs": pairs}
 
 
@@ -41,6 +41,19 @@ def test_the_page_holds_all_pairs_and_each_finding_once() -> None:
         ["K", "first stored request", "a.py", "it is so", "always", "3", "KV001 KV002"]
     ]
     assert set(held["meanings"]) >= set("XCHAREKSV")
+
+
+def test_the_page_tells_of_wheels_sources_and_s_with_gds() -> None:
+    told = data()
+    told["pairs"][0]["sources"] = {"vllm": "/src/vllm"}
+    told["pairs"][0]["notes"] = ["its wheel is for another torch"]
+    html = page(told)
+    held = embedded(html)
+    assert [pair["v"] for pair in held["pairs"]] == ["0.9.0 (source)", "0.9.0"]
+    assert [pair["n"] for pair in held["pairs"]] == [[0], []]
+    assert any("only with GDS" in line for line in held["legend"])
+    assert any("/src/vllm" in line for line in held["legend"])
+    assert "green_after_with_notes" in html
 
 
 def test_no_text_can_end_the_script() -> None:

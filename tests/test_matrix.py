@@ -111,6 +111,7 @@ def test_the_summary_counts_what_people_ask_for(workshop: Workshop) -> None:
         "green_by_registration_alone": 1,
         "green_after": 1,
         "green_after_with_settings": 0,
+        "green_after_with_notes": 0,
         "vllm_without_a_green_pair": ["0.12.0", "0.25.0"],
         "unreadable": ["vllm 0.1"],
     }

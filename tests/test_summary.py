@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvpatch.matrix import Row
 from kvpatch.outcome import KvpatchError
+from kvpatch.remote import Traffic
 from kvpatch.summary import failures, markdown, text
-from matrices import MISSING, ROWS, matrix
+from matrices import MISSING, PAIRS, ROWS, matrix, pair
 
 
 def test_text_has_the_counts_and_what_is_red() -> None:
@@ -35,3 +38,20 @@ def test_the_job_summary_is_a_table_by_vllm_newest_first() -> None:
     assert lines[0].startswith("# ")
     assert lines.index("| 0.33.0 | 0.5.6 | 0.5.6* |") < lines.index("| 0.9.0 | none | none |")
     assert any("newest-unpatched" in line for line in lines)
+
+
+def test_what_the_released_wheels_need_is_counted_and_said() -> None:
+    noted = matrix(pairs=(*PAIRS, pair("0.32.0", "0.5.6", "H", "", notes=["for another torch"])))
+    assert noted.data["summary"]["green_after_with_notes"] == 1
+    assert "of these 1 need another build of LMCache or --no-deps" in text(noted)
+    assert "--no-deps" not in text(matrix())
+    assert "blends [1]" in text(noted)
+    assert "[1] for another torch" in text(noted).splitlines()
+    lines = markdown(noted, []).splitlines()
+    assert "| 0.32.0 | 0.5.6 | 0.5.6 [1] |" in lines
+    assert "- [1] for another torch" in lines
+
+
+def test_one_request_is_one() -> None:
+    one = replace(matrix(), traffic=Traffic(1, 0))
+    assert "(1 request, " in text(one)

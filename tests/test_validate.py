@@ -253,6 +253,30 @@ def test_a_wheel_and_a_folder_are_checked_beside_the_index(
     assert found["0.25.1", "0.6.0.dev1"][0].startswith("X")
 
 
+def test_a_source_of_a_release_that_the_index_has_too_is_told_from_it(
+    index: SmallIndex, tmp_path: Path
+) -> None:
+    wheel = tmp_path / "vllm-0.25.1-py3-none-any.whl"
+    wheel.write_bytes(wheel_bytes("vllm", "0.25.1", {ATTENTION: ""}))
+    for _ in range(2):
+        found = kvpatch("validate", "--json", "--source", wheel).data["pairs"]
+        told = [(p["ok"], p.get("sources")) for p in found if p["vllm"] == "0.25.1"]
+        assert told == [(True, None), (False, {"vllm": wheel.name})]
+    out = kvpatch("validate", "--source", wheel).out
+    assert "0.25.1 (source)  0.5.6    H A          A            does not blend" in out
+    assert f"(source) vLLM 0.25.1: {wheel.name}" in out
+
+
+def test_where_lmcache_was_asked_for_only_that_is_said_not_to_blend(
+    index: SmallIndex, tmp_path: Path
+) -> None:
+    summary = tmp_path / "told.md"
+    ran = kvpatch("validate", "--lmcache", "==0.5.6", "--markdown", summary)
+    for told in (ran.out, summary.read_text()):
+        assert "vLLM that none of the LMCache asked for blends with after apply: 0.12.0" in told
+        assert "no LMCache blends" not in told
+
+
 def test_a_pair_that_was_green_and_is_red_is_a_no(index: SmallIndex, tmp_path: Path) -> None:
     report = tmp_path / "was.json"
     report.write_text(json.dumps(kvpatch("validate", "--json").envelope))
