@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .listing import label
 from .validate import Matrix
 
 
@@ -19,13 +20,13 @@ def junit(matrix: Matrix) -> str:
             reason = "; ".join(f"{p['id']} {p['outcome']}: {p['reason']}" for p in row.refused)
             SubElement(case, "failure", message=reason or "no patch registers its model")
     blends = SubElement(suites, "testsuite", name="vLLM with some LMCache")
-    for vllm in dict.fromkeys(str(pair["vllm"]) for pair in matrix.pairs):
-        mine = [pair for pair in matrix.pairs if pair["vllm"] == vllm]
+    for vllm in dict.fromkeys(label(pair, "vllm") for pair in matrix.pairs):
+        mine = [pair for pair in matrix.pairs if label(pair, "vllm") == vllm]
         case = SubElement(blends, "testcase", classname="vllm", name=vllm)
         if not any(pair["ok"] for pair in mine):
             last = mine[-1]
             left = " ".join(last["after"])
-            message = f"no LMCache blends with it; with {last['lmcache']}: {left}"
+            message = f"no LMCache blends with it; with {label(last, 'lmcache')}: {left}"
             SubElement(case, "failure", message=message)
     for suite in suites:
         cases = list(suite)

@@ -13,6 +13,14 @@ PAIRS_BEGIN = "<!-- pair table: made by `make generate` from the catalogue -->"
 PAIRS_END = "<!-- end of the pair table -->"
 LETTERS_BEGIN = "<!-- letter table: made by `make generate` from the patches' metadata -->"
 LETTERS_END = "<!-- end of the letter table -->"
+ABOUT_PAIRS = """\
+The table is about the sources. Where the released wheels of a pair don't go together as they are,
+the notes of `kvpatch validate` say so: LMCache's extension is built for another minor release of
+torch (it fails at its import, or falls back to slow Python), or pip can't meet the pins of both.
+Such a pair needs another build of LMCache, or `--no-deps`. Letter S on a pair that blends strikes
+only with GDS (LMCache's GPUDirect storage); without GDS nothing fails.
+"""
+"""What the table of pairs does not tell by itself."""
 UNPATCHED = {
     "X": "no patch: refused, with the nearest pair that works",
     "C": "otherwise refused, with the nearest pair that works",
@@ -37,7 +45,7 @@ def with_pair_table(readme: str, pairs: Pairs) -> str:
     Raises:
         ValueError: where the marks are not both there once.
     """
-    text = f"\nAs validated on {pairs.date}.\n\n{table(pairs)}"
+    text = f"\nAs validated on {pairs.date}.\n\n{table(pairs)}\n{ABOUT_PAIRS}"
     return _between(readme, PAIRS_BEGIN, PAIRS_END, text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -182,13 +183,17 @@ def _red(matrix: Matrix, *, chosen: bool) -> list[str]:
     if without:
         which = "none of the LMCache asked for" if chosen else "no LMCache"
         lines.append(f"vLLM that {which} blends with after apply: {', '.join(without)}")
+    same = Counter((row.package, row.version) for row in matrix.rows)
     for row in matrix.rows:
+        which = f"{row.package} {row.version}"
+        if same[row.package, row.version] > 1:
+            which += f" ({row.name})"
         if row.error is not None:
-            lines.append(f"not read: {row.package} {row.version}: {row.error.message}")
+            lines.append(f"not read: {which}: {row.error.message}")
         elif not row.ok:
             refused = [f"{p['id']} {p['outcome']}: {p['reason']}" for p in row.refused]
             reason = "; ".join(refused) or "no patch registers its model"
-            lines.append(f"can't be patched: {row.package} {row.version}: {reason}")
+            lines.append(f"can't be patched: {which}: {reason}")
     return lines
 
 

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from kvpatch import series
 from kvpatch.compat import MEANINGS
+from kvpatch.pairs import load
 from kvpatch.patch import STATIC
 from kvpatch.readme import (
+    ABOUT_PAIRS,
     BEGIN,
     END,
     LETTERS_BEGIN,
@@ -15,6 +17,7 @@ from kvpatch.readme import (
     UNPATCHED,
     letter_table,
     patch_table,
+    with_pair_table,
     with_tables,
 )
 
@@ -24,6 +27,14 @@ README = Path(__file__).resolve().parent.parent / "README.md"
 def test_the_readme_holds_the_table_of_the_patches_as_they_are() -> None:
     text = README.read_text()
     assert with_tables(text, series.discover()) == text, "run `make generate`"
+
+
+def test_the_readme_holds_the_table_of_pairs_and_what_it_is_about() -> None:
+    text = README.read_text()
+    assert with_pair_table(text, load()) == text, "run `make generate`"
+    assert ABOUT_PAIRS in text
+    assert "needs another build of LMCache, or `--no-deps`" in ABOUT_PAIRS
+    assert "only with GDS" in ABOUT_PAIRS
 
 
 def test_the_table_has_a_row_for_each_patch_with_its_reasons() -> None:

@@ -20,6 +20,11 @@ def test_text_has_the_counts_and_what_is_red() -> None:
     assert "can't be patched: vllm 0.34.0: KV001 missing: no | anchor" in text(matrix(rows))
 
 
+def test_of_two_rows_of_one_version_the_file_is_named() -> None:
+    twice = (*ROWS, Row("vllm", "0.33.0", "/src/vllm", MISSING))
+    assert "can't be patched: vllm 0.33.0 (/src/vllm): KV001" in text(matrix(twice))
+
+
 def test_only_the_newest_release_that_cant_be_patched_is_a_no() -> None:
     assert list(failures(matrix())) == []
     old = (Row("vllm", "0.10.0", "d.whl", MISSING), *ROWS)
