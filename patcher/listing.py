@@ -13,7 +13,7 @@ _FEW_RELEASES = 10
 _TITLES = {"vllm": "vLLM", "lmcache": "LMCache"}
 
 STARS = "*: with launch settings, letter V"
-GDS = "S on a pair that blends: only with GDS (LMCache's GPUDirect storage); without GDS nothing fails"
+GDS = "S on a pair that blends: only with GDS (GPUDirect storage); without GDS nothing fails"
 
 
 def label(pair: Mapping[str, Any], package: str) -> str:
