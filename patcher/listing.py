@@ -64,7 +64,7 @@ class Listing:
         elif few:
             lines = self._compact(few[0])
         else:
-            return ["which pairs blend: --html FILE or --markdown FILE writes them", *self.sources]
+            return ["which pairs blend: --html FILE or --markdown FILE writes them, and their notes", *self.sources]
         return [*lines, *self.notes, *self.sources]
 
     def green(self, package: str, release: str) -> str:
