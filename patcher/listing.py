@@ -13,6 +13,7 @@ _FEW_RELEASES = 10
 _TITLES = {"vllm": "vLLM", "lmcache": "LMCache"}
 
 STARS = "*: with launch settings, letter V"
+ELSEWHERE = "which pairs blend: --html FILE or --markdown FILE writes them, and their notes"
 GDS = "S on a pair that blends: only with GDS (GPUDirect storage); without GDS nothing fails"
 
 
@@ -64,7 +65,7 @@ class Listing:
         elif few:
             lines = self._compact(few[0])
         else:
-            return ["which pairs blend: --html FILE or --markdown FILE writes them, and their notes", *self.sources]
+            return [ELSEWHERE, *self.sources]
         return [*lines, *self.notes, *self.sources]
 
     def green(self, package: str, release: str) -> str:
