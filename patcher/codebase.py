@@ -117,7 +117,12 @@ class Codebase:
         if key not in self._resolved:
             # A cycle finds nothing on its way round.
             self._resolved[key] = None
-            self._resolved[key] = self._resolve(module, name)
+            try:
+                self._resolved[key] = self._resolve(module, name)
+            except BaseException:
+                # A file that can't be read is no answer, neither to this pair nor to the next.
+                del self._resolved[key]
+                raise
         return self._resolved[key]
 
     def follow(self, within: str, name: str, *, typing: bool = False) -> Place | None:

@@ -109,7 +109,11 @@ class Pair:
         if module not in self._loading:
             # A module that is being loaded is there for those it imports.
             self._loading[module] = None
-            self._loading[module] = self._load(module)
+            try:
+                self._loading[module] = self._load(module)
+            except BaseException:
+                del self._loading[module]
+                raise
         return self._loading[module]
 
     def _load(self, module: str) -> Failure | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from kvpatch.codebase import Codebase, Facts, Place
+from kvpatch.outcome import KvpatchError
 
 FILES = {
     "p/__init__.py": "from .a import A\nfrom p.nowhere import B\nfrom torch import nn\n",
@@ -91,3 +92,21 @@ def test_a_file_that_cant_be_parsed_is_named_and_may_hold_any_name() -> None:
 def test_what_is_asked_once_is_not_asked_again(code: Codebase) -> None:
     answers = iter([1, 2])
     assert [code.once("key", lambda: next(answers)) for _ in range(3)] == [1, 1, 1]
+
+
+def test_a_file_that_could_not_be_read_is_no_answer_for_later() -> None:
+    files = {path: text.encode() for path, text in FILES.items()}
+    down = True
+
+    def reading(path: str) -> bytes | None:
+        if down and path == "p/base.py":
+            raise KvpatchError("no-network", "it is down", "try again")
+        return files.get(path)
+
+    code = Codebase("p", reading, Facts())
+    with pytest.raises(KvpatchError, match="it is down"):
+        code.resolve("p.star", "Base")
+    down = False
+    assert code.resolve("p.star", "Base") == Codebase("p", files.get, Facts()).resolve(
+        "p.star", "Base"
+    )
