@@ -94,6 +94,11 @@ class KvpatchError(Exception):
         self.hint = hint
         self.exit_code = exit_code
 
+    @property
+    def again(self) -> KvpatchError:
+        """The same failure, to be raised once more."""
+        return KvpatchError(self.code, self.message, self.hint, self.exit_code)
+
 
 SCHEMA = 1
 _STATUS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import struct
@@ -10,7 +11,7 @@ import tempfile
 import threading
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -67,7 +68,8 @@ class RemoteWheel:
 
     Where its server answers no ranges, a wheel of at most ``max_download`` bytes is read whole.
     ``held`` are members by path, CRC and size: the wheels of one run share it, for most members are
-    the same in the next release.
+    the same in the next release. A server that could not be reached for this wheel is not asked for
+    it again.
     """
 
     wheel: Wheel
@@ -80,6 +82,8 @@ class RemoteWheel:
     _entries: Mapping[str, Entry] | None = None
     _members: dict[str, bytes] = field(default_factory=dict)
     _read: dict[str, None] = field(default_factory=dict)
+    _failed: dict[str, KvpatchError] = field(default_factory=dict)
+    _down: KvpatchError | None = None
     _other: frozenset[str] | None = None
 
     @property
@@ -92,17 +96,25 @@ class RemoteWheel:
         if self._entries is None:
             self._entries = self._kept_directory()
         if self._entries is None:
-            self._entries = self._fetched_directory()
+            with self._asking():
+                self._entries = self._fetched_directory()
         return self._entries
 
     def read(self, path: str) -> bytes | None:
         """The bytes of one member, None where the wheel has none of that path.
 
         Raises:
-            KvpatchError: as :attr:`entries`.
+            KvpatchError: as :attr:`entries`; the same again for a path that failed before.
         """
         if path not in self._members:
-            self.prefetch([path])
+            if path in self._failed:
+                raise self._failed[path].again
+            try:
+                self.prefetch([path])
+            except KvpatchError as error:
+                # Dozens of pairs ask for it, and each would wait for the network anew.
+                self._failed[path] = error
+                raise
         found = self._members.get(path)
         if found is not None:
             self._read[path] = None
@@ -140,13 +152,26 @@ class RemoteWheel:
             else:
                 self._hold(path, entry, kept)
         for run in _runs(sorted(wanted, key=lambda item: item[0].offset)):
-            self._fetch(run)
+            with self._asking():
+                self._fetch(run)
 
     def forget(self) -> None:
         """Drop what is held in memory; the cache folder keeps it."""
         self._members.clear()
         self._entries = None
         self._other = None
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        # Each request was tried again and again already: that may have taken minutes.
+        if self._down is not None:
+            raise self._down.again
+        try:
+            yield
+        except KvpatchError as error:
+            if error.code == "no-network":
+                self._down = error
+            raise
 
     def _fetch(self, run: list[tuple[Entry, str]]) -> None:
         start = run[0][0].offset

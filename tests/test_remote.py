@@ -15,7 +15,7 @@ from kvpatch.index import Wheel
 from kvpatch.outcome import KvpatchError
 from kvpatch.remote import RemoteWheel
 from packaging.version import Version
-from web import Answer, Web, ranges_of, serving
+from web import Answer, Web, missing, ranges_of, serving
 
 TEXT = b"".join(b"line %d\n" % number for number in range(3000))
 
@@ -155,3 +155,31 @@ def test_a_server_that_sends_another_member_is_found_out(web: Web, tmp_path: Pat
     web.answer = ranges_of(bytes(len(WHEEL)))
     with pytest.raises(KvpatchError, match="has no header"):
         wheel_on(web, tmp_path).read("demo/near.py")
+
+
+def test_a_damaged_member_is_asked_for_once_and_the_others_are_read(
+    web: Web, tmp_path: Path
+) -> None:
+    damaged = bytearray(WHEEL)
+    damaged[WHEEL.index(b"demo/near.py") + len("demo/near.py")] ^= 1
+    web.answer = ranges_of(bytes(damaged))
+    wheel = wheel_on(web, tmp_path)
+    for _ in range(3):
+        with pytest.raises(KvpatchError, match=r"has a damaged demo/near\.py"):
+            wheel.read("demo/near.py")
+    assert len(web.asked) == 3
+    assert wheel.read("demo/deep/text.py") == TEXT
+
+
+def test_a_server_that_is_down_is_asked_once_and_what_is_kept_is_read(
+    web: Web, tmp_path: Path
+) -> None:
+    wheel_on(web, tmp_path).read("demo/near.py")
+    web.answer = missing
+    before = len(web.asked)
+    wheel = wheel_on(web, tmp_path)
+    for path in ("demo/deep/text.py", "demo/__init__.py", "demo/deep/text.py"):
+        with pytest.raises(KvpatchError, match="could not be read from the package index"):
+            wheel.read(path)
+    assert wheel.read("demo/near.py") == b"x = 1\n"
+    assert len(web.asked) == before + 1
