@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError
 from pathlib import Path
 
 from .matrix import Release, Say
-from .outcome import KvpatchError
+from .outcome import ExitCode, KvpatchError
 from .remote import RemoteWheel
 from .tree import PACKAGES
 
@@ -72,24 +74,63 @@ def fetching(
         return True
 
     told: set[Release] = set()
-    with ThreadPoolExecutor(jobs) as pool:
-        fetched = {release: pool.submit(fetch, release) for release in remote}
+    fetched = {release: Future[bool]() for release in remote}
+    waiting = deque(remote)
 
-        def ready(release: Release) -> bool:
-            if release not in fetched:
-                return True
-            sound = fetched[release].result()
-            if release not in told:
-                told.add(release)
-                if len(told) % 10 == 0:
-                    say(f"read {len(told)} of {count} wheels")
-            return sound
+    def work() -> None:
+        with contextlib.suppress(IndexError):
+            while waiting:
+                release = waiting.popleft()
+                _settle(fetched[release], lambda release=release: fetch(release))
 
-        try:
-            yield ready
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    def ready(release: Release) -> bool:
+        if release not in fetched:
+            return True
+        sound = fetched[release].result()
+        if release not in told:
+            told.add(release)
+            if len(told) % 10 == 0:
+                say(f"read {len(told)} of {count} wheels")
+        return sound
+
+    if not _start(work, min(jobs, count)):
+        work()
+    try:
+        yield ready
+    finally:
+        # Nobody waits for an index that doesn't answer, least of all one who pressed Ctrl-C.
+        waiting.clear()
+        for future in fetched.values():
+            with contextlib.suppress(InvalidStateError):
+                future.set_exception(_ended())
+
+
+def _start(work: Callable[[], None], count: int) -> int:
+    """Have so many threads do it, or as many as there can be; they end with the process."""
+    started = 0
+    with contextlib.suppress(RuntimeError):
+        while started < count:
+            threading.Thread(target=work, daemon=True).start()
+            started += 1
+    return started
+
+
+def _settle(future: Future[bool], find: Callable[[], bool]) -> None:
+    """Put into a future what ``find`` gives or raises, unless it has something already."""
+    try:
+        found = find()
+    except Exception as error:
+        with contextlib.suppress(InvalidStateError):
+            future.set_exception(error)
+    else:
+        with contextlib.suppress(InvalidStateError):
+            future.set_result(found)
+
+
+def _ended() -> KvpatchError:
+    return KvpatchError(
+        "interrupted", "reading ahead has ended", "run it again", ExitCode.ENVIRONMENT
+    )
 
 
 def _metadata(wheel: RemoteWheel) -> list[str]:

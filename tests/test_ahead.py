@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kvpatch.ahead import build, fetching, load, reads_of
+from kvpatch.ahead import _start, build, fetching, load, reads_of
 from kvpatch.compat import WORKER
 from kvpatch.fold import Memo, Options
 from kvpatch.matrix import Release, Workshop
@@ -106,3 +109,49 @@ def test_every_file_that_a_patch_changes_is_in_the_list() -> None:
     for member in discover().members:
         for target in member.patch.targets:
             assert target.path in load()[member.patch.distribution], target.path
+
+
+def test_who_is_interrupted_does_not_wait_for_an_index_that_does_not_answer(
+    index: SmallIndex, found: list[Release]
+) -> None:
+    assert index.web is not None
+    answer, goes_on = index.web.answer, threading.Event()
+    index.web.answer = lambda asked: (goes_on.wait(20), answer(asked))[1]
+    begun, waiting = time.monotonic(), list[threading.Thread]()
+
+    def interrupted() -> None:
+        with fetching(found, load(), 2, print) as ready:
+
+            def wait() -> None:
+                with contextlib.suppress(KvpatchError):
+                    ready(found[0])
+
+            waiting.append(threading.Thread(target=wait))
+            waiting[0].start()
+            raise KeyboardInterrupt
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        waiting[0].join(10)
+        assert not waiting[0].is_alive()
+        assert time.monotonic() - begun < 10
+    finally:
+        goes_on.set()
+
+
+def test_without_a_further_thread_all_is_fetched_in_this_one(
+    found: list[Release], index: SmallIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    # The server of the test needs threads of its own.
+    monkeypatch.setattr("kvpatch.ahead._start", lambda *_: 0)
+    with fetching(found, load(), 2, lambda _: None) as ready:
+        assert all(ready(release) for release in found)
+    assert len(index.ranges) >= len(found)
+    monkeypatch.undo()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(threading.Thread, "start", failing)
+        assert _start(lambda: None, 3) == 0
