@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .matrix import Release, Row, Say, Workshop
@@ -14,10 +14,14 @@ from .verdicts import Kept, recalled, remembered
 
 @dataclass(frozen=True)
 class Checked:
-    """What checking one LMCache came to: its row, and its pairs as ``data.pairs`` has them."""
+    """What checking one LMCache came to: its row, and its pairs as ``data.pairs`` has them.
+
+    ``unread`` are the pairs that could not be checked, as ``data.unread`` has them.
+    """
 
     row: Row
     pairs: tuple[Mapping[str, Any], ...] = ()
+    unread: tuple[Mapping[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Checker:
     workshop: Workshop
     kept: Kept
     newest: Mapping[str, Release]
+    _told: set[str] = field(default_factory=set)
 
     def row(self, release: Release, memory: Mapping[str, Any] | None = None) -> Row:
         """What planning the patches on one release came to, from memory where it is there."""
@@ -49,6 +54,7 @@ class Checker:
         if row.error is not None:
             return Checked(row)
         pairs: list[Mapping[str, Any]] = []
+        unread: list[Mapping[str, str]] = []
         changed = "row" not in memory
         for one in vllm:
             known = memory.get(str(one.key)) if one.key else None
@@ -56,7 +62,11 @@ class Checker:
                 try:
                     known = self.workshop.pair(one, release)
                 except KvpatchError as error:
-                    say(f"{error.message}; {error.hint}")
+                    unread.append(_unread(one, release, error))
+                    # One file that can't be read can be in the way of every pair.
+                    if error.message not in self._told:
+                        self._told.add(error.message)
+                        say(f"{error.message}; {error.hint}")
                     continue
                 if one.key:
                     memory[one.key] = known
@@ -65,4 +75,13 @@ class Checker:
         if changed:
             self.kept.keep(release, {**memory, "row": remembered(row)})
         self.workshop.forget(release)
-        return Checked(row, tuple(pairs))
+        return Checked(row, tuple(pairs), tuple(unread))
+
+
+def _unread(vllm: Release, lmcache: Release, error: KvpatchError) -> dict[str, str]:
+    return {
+        "vllm": str(vllm.version),
+        "lmcache": str(lmcache.version),
+        "code": error.code,
+        "message": error.message,
+    }

@@ -57,7 +57,7 @@ class Work:
         sound: Callable[[Release], bool],
     ) -> Work | None:
         """Those that are ``sound`` (which may wait); None where a newest is not of the index."""
-        wheels = [release.holder for release in vllm if sound(release)]
+        wheels = [release.holder for release in vllm if sound(release) and release.key]
         ends = {name: release.holder for name, release in newest.items()}
         last = {name: wheel for name, wheel in ends.items() if isinstance(wheel, RemoteWheel)}
         if len(last) < len(ends):
@@ -86,29 +86,32 @@ class Companion:
         self,
         work: Callable[[], Work | None],
         waiting: deque[Release],
-        taken: Callable[[Release], None],
+        taken: Callable[[Release], bool],
     ) -> None:
         """Have it take releases from the end of those that wait, until none is left.
 
         Args:
             work: gives what it is to know, in another thread; may block.
             waiting: LMCache releases; others may take from its other end at the same time.
-            taken: called with each before it is checked, in that thread; may block.
+            taken: called with each before it is checked, in that thread; may block. One that it
+                finds unsound is left to others.
         """
-        self._thread = threading.Thread(target=self._drive, args=(work, waiting, taken))
-        self._thread.daemon = True
-        self._thread.start()
+        thread = threading.Thread(target=self._drive, args=(work, waiting, taken), daemon=True)
+        # Where there can be no further thread, all is left to those who wait.
+        with contextlib.suppress(RuntimeError):
+            thread.start()
+            self._thread = thread
 
-    def wait(self) -> None:
-        """Until it is done with what it took."""
+    def wait(self, most_s: float | None = None) -> None:
+        """Until it is done with what it took, for so many seconds at most."""
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(most_s)
 
     def _drive(
         self,
         work: Callable[[], Work | None],
         waiting: deque[Release],
-        taken: Callable[[Release], None],
+        taken: Callable[[Release], bool],
     ) -> None:
         # Whatever goes wrong here, what it did not do is done by those who wait for it.
         with contextlib.suppress(Exception):
@@ -118,8 +121,9 @@ class Companion:
             self.say(told.data)
             while waiting:
                 release = waiting.pop()
-                taken(release)
-                if not isinstance(release.holder, RemoteWheel):
+                # Of bytes without a name nothing is kept, and so nothing would come back.
+                sound = taken(release) and release.key is not None
+                if not sound or not isinstance(release.holder, RemoteWheel):
                     continue
                 self.say(_told(release.holder))
                 assert self._process.stdout is not None
@@ -155,7 +159,7 @@ def companion(traffic: Traffic) -> Iterator[Companion | None]:
         return
     helper = Companion(process, traffic)
     try:
-        helper.say(sys.path)
+        helper.say([entry for entry in sys.path if isinstance(entry, str)])
         yield helper
     finally:
         process.kill()

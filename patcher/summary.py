@@ -194,11 +194,14 @@ def _red(matrix: Matrix, *, chosen: bool) -> list[str]:
             refused = [f"{p['id']} {p['outcome']}: {p['reason']}" for p in row.refused]
             reason = "; ".join(refused) or "no patch registers its model"
             lines.append(f"can't be patched: {which}: {reason}")
+    for message in dict.fromkeys(pair["message"] for pair in matrix.unread):
+        count = sum(pair["message"] == message for pair in matrix.unread)
+        lines.append(f"not checked: {_pairs(count)}: {message}")
     return lines
 
 
 def failures(matrix: Matrix) -> Iterator[KvpatchError]:
-    """The newest release of each package that can't be patched."""
+    """The newest release of each package that can't be patched, or not be checked with all."""
     for name in PACKAGES:
         rows = [row for row in matrix.rows if row.package == name]
         newest = max(rows, key=lambda row: Version(row.version))
@@ -210,6 +213,15 @@ def failures(matrix: Matrix) -> Iterator[KvpatchError]:
                 "newest-unpatched",
                 f"{name} {newest.version} can't be patched: {reasons or 'no patch registers it'}",
                 "the series needs a change for this release",
+                ExitCode.NO,
+            )
+        unread = [pair for pair in matrix.unread if pair[name] == newest.version]
+        if unread:
+            yield KvpatchError(
+                unread[0]["code"],
+                f"{_pairs(len(unread))} of {name} {newest.version} can't be checked, the first "
+                f"because {unread[0]['message']}",
+                "try again; what could be read is kept",
                 ExitCode.NO,
             )
 
@@ -248,3 +260,7 @@ def _span(versions: Sequence[str]) -> str:
 
 def _cell(words: str) -> str:
     return words.replace("|", "\\|").replace("\n", " ")
+
+
+def _pairs(count: int) -> str:
+    return f"{count} {'pair' if count == 1 else 'pairs'}"

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from .ahead import Reads, fetching, reads_of
 from .ahead import load as likely_reads
 from .catalogue import load
-from .checking import Checker
+from .checking import Checked, Checker
 from .companion import Work, affordable, companion
 from .fold import Memo, Options
 from .index import Wheel, configured, connection, releases
@@ -35,6 +35,9 @@ FIRST = {"vllm": ">=0.8.5", "lmcache": ">=0.3.3"}
 
 _MANY = 300
 """So many pairs are worth the start of a second process."""
+
+_PATIENCE_S = 60.0
+"""So long the second process may take for its last release before it is done here instead."""
 
 Sides = Mapping[str, Sequence[Release]]
 """The releases of each package, the oldest first."""
@@ -57,13 +60,17 @@ class Request:
 
 @dataclass(frozen=True)
 class Matrix:
-    """What validating came to; ``reads`` are the files that were read for it."""
+    """What validating came to.
+
+    ``reads`` are the files that were read for it, ``unread`` the pairs that could not be checked.
+    """
 
     rows: tuple[Row, ...]
     pairs: tuple[Mapping[str, Any], ...]
     traffic: Traffic
     seconds: float
     reads: Reads = field(default_factory=dict)
+    unread: tuple[Mapping[str, str], ...] = ()
 
     @property
     def data(self) -> dict[str, Any]:
@@ -77,6 +84,7 @@ class Matrix:
             },
             "releases": [row.data for row in self.rows],
             "pairs": list(self.pairs),
+            "unread": list(self.unread),
         }
 
 
@@ -114,9 +122,11 @@ def validate(asked: Request, cache: Path, say: Say) -> Matrix:
         newest = {name: side[-1] for name, side in sides.items()}
         checker = Checker(workshop, Kept.by(workshop.series, cache), newest)
         run = _Run(checker, sides, cache, traffic, asked.jobs, say)
-        rows, pairs = run.all(found, frozenset(local))
+        rows, checked = run.all(found, frozenset(local))
         reads = reads_of(found)
-    return Matrix(tuple(rows), tuple(pairs), traffic, time.monotonic() - begun, reads)
+    pairs = tuple(pair for one in checked for pair in one.pairs)
+    unread = tuple(pair for one in checked for pair in one.unread)
+    return Matrix(tuple(rows), pairs, traffic, time.monotonic() - begun, reads, unread)
 
 
 @dataclass(frozen=True)
@@ -132,8 +142,11 @@ class _Run:
 
     def all(
         self, found: Sequence[Release], given: Collection[Release] = ()
-    ) -> tuple[list[Row], list[Mapping[str, Any]]]:
-        """The row of every release, and the pairs; those of releases ``given`` say so."""
+    ) -> tuple[list[Row], list[Checked]]:
+        """The row of every release, and what came of each LMCache.
+
+        Pairs of releases that were ``given`` say so.
+        """
         memories = {release: self.checker.kept.of(release) for release in found}
         fresh = [r for r in found if not _complete(r, memories[r], self.sides)]
         waiting = deque(lmcache for lmcache in self.sides["lmcache"] if lmcache in fresh)
@@ -157,30 +170,34 @@ class _Run:
                 taken(lmcache)
                 checked[lmcache] = self.checker.lmcache(lmcache, readable, self.say)
             if helper:
-                helper.wait()
+                helper.wait(_PATIENCE_S)
         for lmcache in self.sides["lmcache"]:
             if lmcache not in checked:
                 checked[lmcache] = self.checker.lmcache(lmcache, readable, self.say)
             rows[lmcache] = checked[lmcache].row
-        pairs = [
-            _with_sources(pair, [r for r in sides if r in given])
-            for lmcache in self.sides["lmcache"]
-            for pair, sides in _placed(lmcache, readable, checked[lmcache].pairs)
-        ]
-        return [rows[release] for release in found], pairs
+        lmcaches = []
+        for lmcache in self.sides["lmcache"]:
+            placed = _placed(lmcache, readable, checked[lmcache].pairs)
+            pairs = (_with_sources(pair, [r for r in two if r in given]) for pair, two in placed)
+            lmcaches.append(replace(checked[lmcache], pairs=tuple(pairs)))
+        return [rows[release] for release in found], lmcaches
 
     def _telling(
         self, waiting: Collection[Release], ready: Callable[[Release], bool]
-    ) -> Callable[[Release], None]:
-        """What waits for an LMCache that was taken to be checked, and tells of it."""
+    ) -> Callable[[Release], bool]:
+        """What waits for an LMCache that was taken to be checked, and tells of it.
+
+        It says whether the release could be fetched.
+        """
         count, against = len(waiting), len(self.sides["vllm"])
 
-        def taken(lmcache: Release) -> None:
-            ready(lmcache)
+        def taken(lmcache: Release) -> bool:
+            sound = ready(lmcache)
             number = count - len(waiting)
             self.say(
                 f"checking LMCache {lmcache.version} against {against} vLLM ({number}/{count})"
             )
+            return sound
 
         return taken
 

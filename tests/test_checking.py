@@ -102,6 +102,12 @@ def test_a_pair_that_cant_be_read_is_told_and_left_out(
         return pair(self, one, other)
 
     monkeypatch.setattr(Workshop, "pair", failing)
-    checked = checker(found, tmp_path).lmcache(lmcache, [broken, vllm[1]], said.append)
+    anew = checker(found, tmp_path)
+    checked = anew.lmcache(lmcache, [broken, vllm[1]], said.append)
     assert [pair["vllm"] for pair in checked.pairs] == ["0.25.1"]
+    assert [dict(pair) for pair in checked.unread] == [
+        {"vllm": "0.12.0", "lmcache": "0.5.6", "code": "bad-wheel", "message": "it is damaged"}
+    ]
+    # Said once, however many pairs it is in the way of.
+    assert anew.lmcache(lmcache, [broken], said.append).unread == checked.unread
     assert said == ["it is damaged; try again"]

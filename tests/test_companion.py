@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,7 +75,7 @@ def test_it_finds_and_keeps_what_this_process_would(
     waiting = deque(found["lmcache"])
     with companion(traffic) as helper:
         assert helper is not None
-        helper.begin(lambda: work(found, tmp_path), waiting, taken.append)
+        helper.begin(lambda: work(found, tmp_path), waiting, lambda r: not taken.append(r))
         helper.wait()
     assert (taken, list(waiting)) == (found["lmcache"][::-1], [])
     assert traffic.requests == len(index.ranges) > 0
@@ -84,7 +87,7 @@ def test_it_takes_no_more_when_nothing_waits(
 ) -> None:
     with companion(Traffic()) as helper:
         assert helper is not None
-        helper.begin(lambda: work(found, tmp_path), deque(), print)
+        helper.begin(lambda: work(found, tmp_path), deque(), lambda _: True)
         helper.wait()
     assert kept(tmp_path).of(found["lmcache"][0]) == {}
 
@@ -95,7 +98,7 @@ def test_one_that_dies_leaves_the_rest_to_others(
     waiting = deque(found["lmcache"])
     with companion(Traffic()) as helper:
         assert helper is not None
-        helper.begin(lambda: work(found, tmp_path), waiting, lambda _: helper._process.kill())
+        helper.begin(lambda: work(found, tmp_path), waiting, lambda _: not helper._process.kill())
         helper.wait()
     assert list(waiting) == found["lmcache"][:2]
 
@@ -180,3 +183,48 @@ def test_validate_says_the_same_with_and_without_one(
         (vllm, lmcache) for lmcache in LMCACHE for vllm in ("0.12.0", "0.25.1")
     ]
     assert sum(line.startswith("checking LMCache") for line in said) == len(LMCACHE)
+
+
+def test_what_is_unsound_or_has_no_hash_is_left_to_others(
+    found: dict[str, list[Release]], tmp_path: Path, index: SmallIndex
+) -> None:
+    first, second, third = found["lmcache"]
+    waiting = deque([first, replace(second, key=None), third])
+    with companion(Traffic()) as helper:
+        assert helper is not None
+        helper.begin(lambda: work(found, tmp_path), waiting, lambda release: release is not third)
+        helper.wait()
+    assert not waiting
+    assert [bool(kept(tmp_path).of(r)) for r in found["lmcache"]] == [True, False, False]
+    assert not any(third.name in path for path in index.ranges)
+
+
+def test_one_that_hangs_is_not_waited_for_for_ever(
+    found: dict[str, list[Release]], tmp_path: Path
+) -> None:
+    with companion(Traffic()) as helper:
+        assert helper is not None
+        helper._process.send_signal(signal.SIGSTOP)
+        helper.begin(lambda: work(found, tmp_path), deque(found["lmcache"]), lambda _: True)
+        begun = time.monotonic()
+        helper.wait(0.2)
+        assert helper._thread is not None
+        assert helper._thread.is_alive()
+    assert not helper._thread.is_alive()
+    assert time.monotonic() - begun < 10
+
+
+def test_without_a_further_thread_all_is_left_to_others(
+    found: dict[str, list[Release]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    waiting = deque(found["lmcache"])
+    with companion(Traffic()) as helper:
+        assert helper is not None
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", failing)
+            helper.begin(lambda: work(found, tmp_path), waiting, lambda _: True)
+        helper.wait()
+    assert list(waiting) == found["lmcache"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from xml.etree import ElementTree
 
 from kvpatch.junit import junit
@@ -45,3 +46,12 @@ def test_a_vllm_that_no_lmcache_blends_with_is_told_by_its_newest_pair() -> None
     suites = ElementTree.fromstring(junit(matrix(pairs=pairs)).encode())
     (failure,) = suites[1].iter("failure")
     assert failure.get("message") == "no LMCache blends with it; with 0.5.7: K"
+
+
+def test_a_vllm_with_pairs_that_could_not_be_checked_is_an_error() -> None:
+    why = {"code": "bad-wheel", "message": "b.whl has a damaged vllm/x.py"}
+    unread = ({"vllm": "0.33.0", "lmcache": "0.5.6", **why},)
+    suites = ElementTree.fromstring(junit(replace(matrix(pairs=PAIRS[:1]), unread=unread)))
+    (case,) = suites.findall(".//testcase[@classname='vllm'][error]")
+    assert case.get("name") == "0.33.0"
+    assert "b.whl has a damaged" in str(case.findall("error")[0].get("message"))

@@ -8,7 +8,7 @@ from kvpatch.matrix import Row
 from kvpatch.outcome import KvpatchError
 from kvpatch.remote import Traffic
 from kvpatch.summary import failures, markdown, text
-from matrices import MISSING, PAIRS, ROWS, matrix, pair
+from matrices import MISSING, PAIRS, PATCHED, ROWS, matrix, pair
 
 
 def test_text_has_the_counts_and_what_is_red() -> None:
@@ -60,3 +60,18 @@ def test_what_the_released_wheels_need_is_counted_and_said() -> None:
 def test_one_request_is_one() -> None:
     one = replace(matrix(), traffic=Traffic(1, 0))
     assert "(1 request, " in text(one)
+
+
+def test_pairs_that_could_not_be_checked_are_told_and_those_of_the_newest_are_a_no() -> None:
+    why = {"code": "bad-wheel", "message": "b.whl has a damaged vllm/x.py"}
+    unread = ({"vllm": "0.33.0", "lmcache": "0.5.6", **why},)
+    left = replace(matrix(pairs=PAIRS[:1]), unread=unread)
+    assert "not checked: 1 pair: b.whl has a damaged vllm/x.py" in text(left)
+    assert left.data["unread"] == list(unread)
+    told = list(failures(left))
+    assert {error.code for error in told} == {"bad-wheel"}
+    assert "1 pair of vllm 0.33.0 can't be checked" in " ".join(error.message for error in told)
+    # An old vLLM beside an old LMCache is told, and no reason to fail.
+    rows = (Row("lmcache", "0.5.7", "e.whl", PATCHED), *ROWS)
+    old = ({"vllm": "0.9.0", "lmcache": "0.5.6", **why},)
+    assert list(failures(replace(matrix(rows), unread=old))) == []
