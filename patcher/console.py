@@ -145,6 +145,8 @@ def progress(line: str) -> None:
 
 
 def say(line: str) -> None:
-    """The same with the program's name, for a reader that may leave."""
-    with _reader_may_leave(sys.stderr):
+    """The same with the program's name; where nobody can hear it, the work goes on."""
+    try:
         click.echo(f"kvpatch: {line}", err=True)
+    except OSError:
+        _silence(sys.stderr)

@@ -20,6 +20,7 @@ from .digest import sha256
 from .index import Wheel, write_atomically
 from .outcome import ExitCode, KvpatchError
 from .ranged import RangedFile
+from .sealed import seal, unseal
 
 if TYPE_CHECKING:
     import requests
@@ -268,7 +269,7 @@ class RemoteWheel:
                 for path, entry in entries.items()
             },
         }
-        write_atomically(self._directory_place, json.dumps(data).encode())
+        write_atomically(self._directory_place, seal(json.dumps(data).encode()))
         return entries
 
     def _method(self, info: zipfile.ZipInfo) -> int:
@@ -285,7 +286,7 @@ class RemoteWheel:
 
     def _kept_directory(self) -> Mapping[str, Entry] | None:
         try:
-            data = json.loads(self._directory_place.read_bytes())
+            data = json.loads(unseal(self._directory_place.read_bytes()))
             if data["schema"] != _SCHEMA:
                 return None
             if data["wheel"] != [self.wheel.filename, self.wheel.sha256]:

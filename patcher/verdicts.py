@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .digest import sha256
 from .index import write_atomically
 from .matrix import Release, Row
+from .sealed import seal, unseal
 
 if TYPE_CHECKING:
     from .series import Series
@@ -38,8 +39,8 @@ class Kept:
         if release.key is None:
             return {}
         try:
-            data = json.loads(self._place(release).read_bytes())
-            return data if isinstance(data, dict) else {}
+            found: dict[str, Any] = json.loads(unseal(self._place(release).read_bytes()))
+            return found
         except (OSError, ValueError):
             return {}
 
@@ -50,7 +51,7 @@ class Kept:
             KvpatchError: ``no-cache``, exit 4.
         """
         if release.key is not None:
-            write_atomically(self._place(release), json.dumps(found).encode())
+            write_atomically(self._place(release), seal(json.dumps(found).encode()))
 
     def _place(self, release: Release) -> Path:
         return self.folder / f"{release.package}-{release.version}-{str(release.key)[:16]}.json"

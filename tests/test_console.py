@@ -152,3 +152,12 @@ def test_a_reader_that_leaves_before_the_help_changes_no_exit_code(words: list[s
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_progress_that_cant_be_written_does_not_end_the_work() -> None:
+    telling = "from kvpatch import console; console.say('far'); console.say('on'); print('done')"
+    with Path("/dev/full").open("wb") as full:
+        ran = subprocess.run(
+            [sys.executable, "-c", telling], stdout=subprocess.PIPE, stderr=full, check=False
+        )
+    assert (ran.returncode, ran.stdout) == (0, b"done\n")

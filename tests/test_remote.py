@@ -183,3 +183,10 @@ def test_a_server_that_is_down_is_asked_once_and_what_is_kept_is_read(
             wheel.read(path)
     assert wheel.read("demo/near.py") == b"x = 1\n"
     assert len(web.asked) == before + 1
+
+
+def test_a_directory_with_another_byte_in_it_is_fetched_anew(web: Web, tmp_path: Path) -> None:
+    wheel_on(web, tmp_path).read("demo/near.py")
+    (place,) = (tmp_path / "directories").iterdir()
+    place.write_bytes(place.read_bytes().replace(b"demo/near.py", b"demo/near.pq"))
+    assert wheel_on(web, tmp_path).read("demo/near.py") == b"x = 1\n"

@@ -39,6 +39,14 @@ def test_of_bytes_without_a_name_nothing_is_kept(tmp_path: Path) -> None:
     assert (kept.of(release(None)), list(tmp_path.iterdir())) == ({}, [])
 
 
+def test_a_verdict_with_another_byte_in_it_is_found_out_anew(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    kept.keep(release(), {"row": remembered(row())})
+    (place,) = tmp_path.iterdir()
+    place.write_bytes(place.read_bytes().replace(b"pending", b"applied"))
+    assert kept.of(release()) == {}
+
+
 @pytest.mark.parametrize("damaged", [b"", b"[]", b"{", b"\xff"])
 def test_what_is_damaged_is_found_out_anew(tmp_path: Path, damaged: bytes) -> None:
     kept = Kept(tmp_path)
