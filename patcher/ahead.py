@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
+from functools import partial
 from pathlib import Path
 
 from .matrix import Release, Say
@@ -81,7 +82,7 @@ def fetching(
         with contextlib.suppress(IndexError):
             while waiting:
                 release = waiting.popleft()
-                _settle(fetched[release], lambda release=release: fetch(release))
+                _settle(fetched[release], partial(fetch, release))
 
     def ready(release: Release) -> bool:
         if release not in fetched:
