@@ -63,7 +63,7 @@ def fetching(
         yield lambda _: True
         return
     count = len(remote)
-    say(f"reading {count} wheels by ranges")
+    say(f"reading {count} wheel{'' if count == 1 else 's'} by ranges")
 
     def fetch(release: Release) -> bool:
         if isinstance(release.holder, RemoteWheel):
