@@ -147,7 +147,9 @@ def _unknown(context: Context, name: str) -> Finding:
         told += f"; the nearest is {close}" if close else ""
     fix = Fix("rename", name, new) if new and new not in context.file.entries else None
     if fix is not None:
-        fix = _with_value(fix, schema.keys[fix.name], context.file.values.get(name))
+        # What is inside extra_config has no type there.
+        key = schema.keys.get(fix.name)
+        fix = fix if key is None else _with_value(fix, key, context.file.values.get(name))
     return _at(context, rules.UNKNOWN_KEY, told, name, fix)
 
 

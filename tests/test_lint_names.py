@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
-from kvpatch import rules
-from kvpatch.rules import Level
-from linted import only, run, value
+from kvpatch import key_history, rules
+from kvpatch.curing import curable
+from kvpatch.lint import Surroundings, lint
+from kvpatch.mend import mended
+from kvpatch.outcome import KvpatchError
+from kvpatch.render import render
+from kvpatch.rules import Finding, Level
+from kvpatch.templates import names
+from kvpatch.yaml_source import YamlFile, parse_yaml
+from linted import NEWEST, only, run, schema, value
+from packaging.version import Version
+from releases import lmcache_releases
 
 pytestmark = pytest.mark.releases
 
@@ -118,3 +129,50 @@ def test_a_list_becomes_the_one_number_that_an_older_key_takes(
     if found.fix is not None:
         after = found.fix.value if found.fix.changes_value else float(written)
     assert after == value
+
+
+ODD = (
+    "chunk_size: 256\nuse_gds: true\n",
+    "use_gds: {a: 1}\ngds_backend: [cufile]\n",
+    "extra_config: {use_gds: true, chunk_size: 1, gds_buffer_size: [1]}\n",
+    "extra_config: [use_cufile]\nuse_cufile: 1\ndisk_io_threads: 4\ngds_io_threads: 4\n",
+    "extra_config.use_cufile: true\nuse_gds: true\n",
+    "use_gds: true\nextra_config: {use_cufile: false}\nuse_cufile: false\n",
+    "blend_recompute_ratios: []\nblend_recompute_ratio: [[0.1]]\nlmcache_worker_port: [1, 2]\n",
+    "max_local_cache_size: .nan\nchunk_size: 99999999999999999999\n1: 2\n? [a]\n: b\n",
+)
+
+
+@cache
+def other_texts() -> tuple[str, ...]:
+    """What profiles make for the newest release, and strange small files."""
+    pair = curable(Version(NEWEST), Version("0.32.0"))
+    made = (render(name, schema(NEWEST), pair, {}).text for name in names())
+    return (*(text for text in made if text), *ODD)
+
+
+@pytest.mark.parametrize("release", [str(one) for one in lmcache_releases()])
+def test_files_for_another_release_get_an_answer_of_every_release(release: str) -> None:
+    serve = "vllm serve m --kv-cache-dtype fp8"
+    for text in other_texts():
+        for one in (None, serve):
+            linted = run(text, release, serve=one)
+            assert all(finding.message for finding in linted.findings)
+
+        def check(file: YamlFile) -> tuple[Finding, ...]:
+            around = Surroundings(None)
+            return lint(file, schema(release), key_history.load(), around).findings
+
+        try:
+            after, _ = mended(parse_yaml(text), check)
+        except KvpatchError as error:
+            assert error.code == "not-mended"
+        else:
+            assert after.problems or not any(one.fix for one in check(after))
+
+
+def test_gds_of_a_newer_release_is_renamed_into_extra_config() -> None:
+    found = only(run("chunk_size: 256\nuse_gds: true\n", "0.3.5"), rules.UNKNOWN_KEY)
+    assert "extra_config.use_cufile" in found.message
+    assert found.fix is not None
+    assert (found.fix.key, found.fix.name) == ("use_gds", "extra_config.use_cufile")
