@@ -8,7 +8,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from . import rules
+from . import layer_dtype, rules
 from .lint_context import Context
 from .rules import Finding, Level, spelt
 
@@ -42,6 +42,7 @@ def launch(context: Context) -> Iterator[Finding]:
         if given.on("enable-prefix-caching") is not False:
             yield _found(rules.PREFIX, "blending needs --no-enable-prefix-caching")
         yield from _graphs(context)
+    yield from _dtype(context)
     yield from _memory(context)
 
 
@@ -61,6 +62,19 @@ def _graphs(context: Context) -> Iterator[Finding]:
         right = setting if newer else eager
     told = "use_layerwise in the file is not seen by vLLM" if not bare else "vLLM does not read it"
     yield _found(rules.GRAPHS, f"{told}: give {right}")
+
+
+def _dtype(context: Context) -> Iterator[Finding]:
+    """The KV cache's dtype against a transfer that goes layer by layer."""
+    dtype = context.launch.flags.get("kv-cache-dtype") if context.launch else None
+    if not isinstance(dtype, str) or not (context.blends or context.value("use_layerwise")):
+        return
+    refused = layer_dtype.refused(dtype, context.lmcache, context.vllm)
+    if refused is not False:
+        where = "" if refused else f" with vLLM {layer_dtype.PACKED} or newer"
+        told = f"--kv-cache-dtype: {layer_dtype.told(spelt(dtype))}{where}: leave it at auto"
+        lower = None if refused else Level.NOTE
+        yield Finding(rules.KV_DTYPE, told, "", "launch", lower=lower)
 
 
 def _memory(context: Context) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from . import __version__
+from . import __version__, layer_dtype
 from .comments import comment
 from .key_history import nearest
 from .outcome import ExitCode, KvpatchError
@@ -79,11 +79,12 @@ def render(
     Raises:
         KvpatchError: ``unknown-profile``, ``unknown-setting``, ``bad-path`` (exit 2); ``no-key``
             (exit 3): this LMCache lacks a key that the profile can't do without; ``no-cure``
-            (exit 3): the pair can't run it.
+            (exit 3): the pair can't run it; ``kv-dtype`` (exit 3): not with that dtype.
     """
     template = load(name)
     template.require(pair)
     wanted = wanted or Wanted()
+    _check_dtype(template, pair, wanted, changes or {})
     made = numbers(wanted, gds=template.gds)
     folder = _folder(template, settings, wanted, pair, schema)
     config = settings.get(_OUTPUT) or _SOMEWHERE
@@ -123,6 +124,18 @@ def render(
     body = list(_body(template, schema, values, _known(changes or {}, schema)))
     lines = [*header(template, pair, done), "#", *_launch(serve), *body]
     return replace(done, text="\n".join(lines) + "\n")
+
+
+def _check_dtype(
+    template: Template, pair: Pair, wanted: Wanted, changes: Mapping[str, Any]
+) -> None:
+    layerwise = template.blends or changes.get("use_layerwise") is True
+    if layerwise and layer_dtype.refused(wanted.kv_dtype, pair.lmcache, pair.vllm):
+        raise KvpatchError(
+            "kv-dtype",
+            f"vLLM {pair.vllm} can't run {template.name} so: {layer_dtype.told(wanted.kv_dtype)}",
+            "leave --kv-dtype at auto",
+        )
 
 
 def _known(changes: Mapping[str, Any], schema: Schema) -> Mapping[str, Any]:

@@ -294,6 +294,13 @@ OVERRIDE = _rule(
     Level.ERROR,
     "LMCache ignores an unknown lmcache.KEY in vLLM's extra config.",
 )
+KV_DTYPE = _rule(
+    "056",
+    "kv-cache-dtype",
+    Level.ERROR,
+    "Blending moves the KV cache layer by layer; from vLLM 0.26 on a patch does, in bfloat16, "
+    "float16 and float32 alone.",
+)
 OTHER_FILE = _rule(
     "060",
     "other-file",

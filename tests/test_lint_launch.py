@@ -67,3 +67,25 @@ def test_gpu_memory_that_does_not_leave_room_for_the_buffer_is_a_warning() -> No
         linted = run(text, serve=f"vllm serve m {flags} {LMCACHE % ''}")
         found = [one.level for one in linted.findings if one.rule is rules.MEMORY]
         assert found == [level] * bool(level)
+
+
+@pytest.mark.parametrize(
+    ("text", "vllm", "lmcache", "dtype", "level"),
+    [
+        (BLEND, "0.32.0", "0.5.6", "fp8", Level.ERROR),
+        ("use_layerwise: true\n", "0.32.0", "0.5.6", "fp8_e5m2", Level.ERROR),
+        (BLEND, None, "0.5.6", "fp8", Level.NOTE),
+        (BLEND, "0.25.1", "0.5.6", "fp8", None),
+        (BLEND, "0.32.0", "0.5.6", "auto", None),
+        (BLEND, "0.32.0", "0.5.6", "bfloat16", None),
+        ("chunk_size: 256\n", "0.32.0", "0.5.6", "fp8", None),
+    ],
+)
+def test_a_dtype_that_is_not_moved_layer_by_layer_is_an_error(
+    text: str, vllm: str | None, lmcache: str, dtype: str, level: Level | None
+) -> None:
+    flags = f"--no-enable-prefix-caching --kv-cache-dtype {dtype}"
+    linted = run(text, lmcache, serve=f"vllm serve m {flags} {LMCACHE % BARE}", vllm=vllm)
+    found = [one for one in linted.findings if one.rule is rules.KV_DTYPE]
+    assert [one.level for one in found] == ([] if level is None else [level])
+    assert all(f"{dtype} " in one.message and "auto" in one.message for one in found)

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.releases
 
 PAIR = ("--vllm", "0.32.0", "--lmcache", "0.5.6")
 GDS = (*PAIR, "--gds-path", "/mnt/nvme")
+LAYERWISE = "use_layerwise=true"
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
     "num_hidden_layers": 32,
@@ -316,3 +317,16 @@ def test_a_file_where_a_bundle_is_made_is_usage(tmp_path: Path, more: tuple[str,
     assert "is a file, and a bundle is a folder of files" in ended.err
     assert file.read_text() == "mine"
     assert kvpatch("profile", "blend", *pair, "--format", "bundle", "-o", f"{file}.d").code == 0
+
+
+@pytest.mark.parametrize("arguments", [("gds-blend",), ("blend",), ("gds", "--set", LAYERWISE)])
+def test_a_dtype_that_the_patch_for_packed_caches_refuses_is_refused(
+    arguments: tuple[str, ...],
+) -> None:
+    ended = kvpatch("profile", *arguments, *PAIR, "--kv-dtype", "fp8", "--json")
+    assert (ended.code, ended.error["code"]) == (3, "kv-dtype")
+    assert "fp8" in ended.error["message"]
+    assert "auto" in ended.error["hint"]
+    older = ("--vllm", "0.25.1", "--lmcache", "0.5.6")
+    assert kvpatch("profile", *arguments, *older, "--kv-dtype", "fp8").code == 0
+    assert kvpatch("profile", "gds", *PAIR, "--kv-dtype", "fp8").code == 0
