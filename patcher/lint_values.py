@@ -66,9 +66,24 @@ def _value(context: Context, seen: Seen, key: Key) -> Iterator[Finding]:
         told = f"LMCache {context.schema.version} keeps the quotes of {_shown(seen)}: it reads "
         told += f"{spelt(seen.value)}; write {_shown(seen)}={written} without the inner quotes"
         yield context.found(rules.CHANGED, told, seen.name)
+    elif seen.source == "file" and not context.schema.reading.converts_file and _other(seen, key):
+        told = f"{_shown(seen)}: {written} is no {_kind(key)}, and LMCache {context.schema.version}"
+        yield context.found(
+            rules.IMPOSSIBLE, f"{told} takes it as it is{right}", seen.name, fix=fix
+        )
     elif seen.name not in context.effective.changed and not _carried(seen, key):
         told = f"LMCache {context.schema.version} reads {_shown(seen)}: {written} as "
         yield context.found(rules.CHANGED, f"{told}{spelt(seen.value)}{right}", seen.name, fix=fix)
+
+
+def _other(seen: Seen, key: Key) -> bool:
+    """Whether a value that nothing converts is plainly of another type than its key."""
+    kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (int,)}
+    if key.type not in kinds:
+        return False
+    # A truth value is an int to Python, and is meant as no number.
+    truth = isinstance(seen.value, bool) and key.type != "bool"
+    return truth or not isinstance(seen.value, kinds[key.type])
 
 
 def _shown(seen: Seen) -> str:

@@ -95,11 +95,16 @@ def run_profile(where: Where, disk: Disk, name: str, asked: Asked) -> Report:
     if folder is not None and form in ("yaml", "bundle"):
         settings["output"] = str(folder / bundle.CONFIG_NAME if form == "bundle" else folder)
     try:
-        made = render(name, schema, pair, settings, wanted, changes, options(vars(where)))
+        make = partial(render, name, schema, pair, settings, wanted, place=options(vars(where)))
+        made = make(changes=changes)
     except KvpatchError as error:
         if error.code == "no-cure":
             error.hint = _instead(template, pair) or error.hint
         raise
+    if changes:
+        from .set_checks import check
+
+        check(template, schema, pair, changes, make().text, made.text)
     text = _text(form, template, pair, schema, made)
     notes = list(_notes(made))
     written: list[str] = []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from kvpatch import rules
-from linted import BLEND, only, run, value
+from kvpatch.rules import Level
+from linted import BLEND, ids, only, run, value
 
 pytestmark = pytest.mark.releases
 
@@ -92,3 +93,15 @@ def test_quotes_that_a_release_keeps_are_an_error_and_those_it_takes_away_are_no
     assert "keeps the quotes" in only(old, rules.CHANGED).message
     assert value(new, "blend_special_str") == " # # "
     assert new.findings == ()
+
+
+@pytest.mark.parametrize("release", ["0.3.3", "0.3.4"])
+def test_a_value_of_another_type_is_an_error_where_nothing_converts_it(release: str) -> None:
+    text = "chunk_size: abc\nlocal_cpu: 'false'\nmax_local_cpu_size: 5GB\nuse_layerwise: true\n"
+    linted = run(text, release)
+    assert {one.key for one in linted.findings if one.level is Level.ERROR} == {
+        "chunk_size",
+        "local_cpu",
+        "max_local_cpu_size",
+    }
+    assert ids(run("chunk_size: 256\nlocal_cpu: 1\nmax_local_cpu_size: 5\n", release)) == set()
