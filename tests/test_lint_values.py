@@ -95,8 +95,8 @@ def test_quotes_that_a_release_keeps_are_an_error_and_those_it_takes_away_are_no
     assert new.findings == ()
 
 
-@pytest.mark.parametrize("release", ["0.3.3", "0.3.4"])
-def test_a_value_of_another_type_is_an_error_where_nothing_converts_it(release: str) -> None:
+def test_a_value_of_another_type_is_an_error_where_nothing_converts_it() -> None:
+    release = "0.3.3"
     text = "chunk_size: abc\nlocal_cpu: 'false'\nmax_local_cpu_size: 5GB\nuse_layerwise: true\n"
     linted = run(text, release)
     assert {one.key for one in linted.findings if one.level is Level.ERROR} == {
