@@ -8,6 +8,10 @@ from __future__ import annotations
 from packaging.version import Version
 
 VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
+SKIPS = "with full CUDA graphs a fully cached prompt skips the load"
+"""What comes of the newer one with LMCache's connector: letter V, in its words."""
+BARE = "a bare use_layerwise in kv_connector_extra_config"
+"""What keeps from that too, in every release that has that default."""
 _ALL = "all models"
 _SINCE = (("0.22", "Qwen3"), ("0.23", "Llama"), ("0.25", "Qwen2"), ("0.29", _ALL))
 

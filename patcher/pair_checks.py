@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 
 from . import pairs
 from .diagnosis import Check, fail, not_checked, ok, warn
-from .model_runner import VARIABLE, second_runner_for
+from .model_runner import BARE, SKIPS, VARIABLE, second_runner_for
 from .probe import Answer
 
 _FLASHINFER = ("flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache")
@@ -134,9 +134,9 @@ def runner_check(vllm: Version) -> Check:
         return ok(name, "the older one is the default")
     return warn(
         name,
-        f"vLLM {vllm} takes Model Runner V2 for {models}; runs with LMCache's connector on it are "
-        "reported to hang",
-        f"start vLLM with {VARIABLE}=0, as the command of `kvpatch profile` does",
+        f"vLLM {vllm} takes Model Runner V2 for {models}, and {SKIPS} there",
+        f"the simple way: start vLLM with {VARIABLE}=0, as the command of `kvpatch profile` does; "
+        f"the other is {BARE}",
     )
 
 

@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from . import place
 from .kv_size import GIB
-from .model_runner import VARIABLE, second_runner_for
+from .model_runner import BARE, SKIPS, VARIABLE, second_runner_for
 from .outcome import KvpatchError
 from .sizing import BLOCK, Numbers, Wanted
 from .templates import Pair, Template
@@ -78,9 +78,9 @@ def serving(
         if models := second_runner_for(pair.vllm):
             environ[VARIABLE] = "0"
             notes.append(
-                f"{VARIABLE}=0 is set with the command (letter V): vLLM {pair.vllm} would take "
-                f"Model Runner V2 for {models}, on which runs with LMCache's connector are "
-                "reported to hang."
+                f"{VARIABLE}=0 is set with the command (letter V), which is the simple way: vLLM "
+                f"{pair.vllm} would take Model Runner V2 for {models}, and {SKIPS} there. "
+                f"{BARE.capitalize()} is the other way, and is set too."
             )
         transfer: dict[str, Any] = {**template.connector(pair), "kv_role": "kv_both"}
         why = _graphs(template, pair, argv, transfer)

@@ -126,7 +126,7 @@ def test_what_to_do_about_an_extension_depends_on_torch_and_on_the_host(
     ("vllm", "told"),
     [
         ("0.21.0", "older"),
-        ("0.22.0", "for Qwen3;"),
+        ("0.22.0", "for Qwen3,"),
         ("0.25.0", "Qwen3, Llama, Qwen2"),
         ("0.29.0", "all models"),
     ],
@@ -134,6 +134,8 @@ def test_what_to_do_about_an_extension_depends_on_torch_and_on_the_host(
 def test_the_runner_by_default_is_told_by_release(vllm: str, told: str) -> None:
     assert told in runner_check(Version(vllm)).reason
     if told != "older":
+        assert "skips the load there" in runner_check(Version(vllm)).reason
+        assert "a bare use_layerwise" in runner_check(Version(vllm)).todo
         assert "VLLM_USE_V2_MODEL_RUNNER=0, as the command of `kvpatch profile`" in (
             runner_check(Version(vllm)).todo
         )

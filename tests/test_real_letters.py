@@ -14,6 +14,7 @@ from kvpatch.catalogue import load
 from kvpatch.compat import MEANINGS
 from kvpatch.fold import Memo
 from kvpatch.matrix import Release, Workshop
+from kvpatch.model_runner import BARE, SKIPS, VARIABLE
 from kvpatch.plan import Options
 from kvpatch.series import discover
 from releases import whole_release
@@ -74,6 +75,9 @@ PLACES = [
     ("0.32.0", "0.5.6", "K", "lmcache/v1/gpu_connector/gpu_connectors.py", 882, "2 * head size"),
     ("0.23.0", "0.3.12", "S", "lmcache/v1/gpu_connector.py", 112, "for another one"),
     ("0.22.0", "0.5.6", "V", "vllm/config/vllm.py", 493, "for Qwen3ForCausalLM"),
+    # What profile and doctor say of it.
+    ("0.22.0", "0.5.6", "V", "vllm/config/vllm.py", 493, SKIPS),
+    ("0.22.0", "0.5.6", "V", "vllm/config/vllm.py", 493, f"{BARE}, or {VARIABLE}=0"),
 ]
 
 

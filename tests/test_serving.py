@@ -68,8 +68,8 @@ def test_the_older_model_runner_is_set_where_the_other_is_the_default_and_said_o
     assert len(told) == bool(models)
     for note in told:
         assert note.startswith("VLLM_USE_V2_MODEL_RUNNER=0 is set with the command (letter V)")
-        assert f"vLLM {vllm} would take Model Runner V2 for {models}, on which" in note
-        assert "reported to hang" in note
+        assert f"vLLM {vllm} would take Model Runner V2 for {models}, and with full CUDA" in note
+        assert "skips the load there. A bare use_layerwise in kv_connector_extra_config" in note
 
 
 @pytest.mark.parametrize("profile", ["mp-cache", "native-offload"])
