@@ -9,6 +9,12 @@ from .model_config import Model
 from .probe import Answer
 
 _APPLY = "run `kvpatch apply`"
+# What to do where the tokenizer can't be loaded, by what it is that lacks.
+_LOADED = {
+    "files": "give --model a folder with the model's tokenizer too, such as tokenizer.json",
+    "module": "install it where vLLM runs, or give --model a folder with a tokenizer.json",
+    "": "give --model the folder that vLLM serves, with the tokenizer as it was released",
+}
 
 
 def model_checks(model: Model, taken: Sequence[str], *, cured: bool | None) -> Iterator[Check]:
@@ -61,7 +67,8 @@ def separator_check(answer: Answer, separator: str, *, cured: bool | None) -> Ch
         return not_checked(name, answer.problem)
     facts = answer.facts
     if "problem" in facts:
-        return not_checked(name, f"the tokenizer can't be loaded: {facts['problem']}")
+        told = f"the tokenizer can't be loaded: {facts['problem']}"
+        return not_checked(name, told, _LOADED[facts.get("lacks", "")])
     counted = (
         f"{facts['wanted']} segments wanted, {facts['found']} found, {facts['spurious']} spurious"
     )

@@ -20,6 +20,9 @@ DOCUMENTS = (
     "A second text, with numbers: 1 # 2, and a line.\n\nAnd another line.",
     "The third one ends here.",
 )
+FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "tekken.json", "spiece*", "merges.txt")
+"""Names of files that tokenizers are loaded from."""
+_LONGEST = 300
 QUESTION = "Which of them has numbers?"
 
 
@@ -74,9 +77,24 @@ def encoder(folder: str) -> Encode:
         return lambda text, special: list(plain.encode(text, add_special_tokens=special).ids)
 
 
+def problem(folder: str, error: Exception) -> dict[str, str]:
+    """Why a tokenizer can't be loaded, on one line, and what it is that lacks."""
+    there = Path(folder)
+    if isinstance(error, ImportError):
+        return {"problem": _line(error), "lacks": "module"}
+    if there.is_dir() and not any(one for name in FILES for one in there.glob(name)):
+        return {"problem": f"there are no tokenizer files in {folder}", "lacks": "files"}
+    return {"problem": _line(error), "lacks": ""}
+
+
+def _line(error: Exception) -> str:
+    """All of a message on one line, cut between words where it is long."""
+    told = " ".join(str(error).split()) or type(error).__name__
+    return told if len(told) <= _LONGEST else told[:_LONGEST].rpartition(" ")[0] + " ..."
+
+
 if __name__ == "__main__":
     try:
         print(json.dumps(look(encoder(sys.argv[1]), sys.argv[2])))
     except Exception as error:
-        told = (str(error).splitlines() or [type(error).__name__])[0]
-        print(json.dumps({"problem": told[:300]}))
+        print(json.dumps(problem(sys.argv[1], error)))

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from kvpatch import tokenizer_probe
-from kvpatch.tokenizer_probe import look, places
+from kvpatch.tokenizer_probe import look, places, problem
 
 
 def with_bos(text: str, special: bool) -> list[int]:
@@ -48,3 +48,25 @@ def test_a_folder_without_a_tokenizer_is_a_problem_and_no_crash(tmp_path: Path) 
     argv = [sys.executable, "-I", tokenizer_probe.__file__, str(tmp_path), " # # "]
     ended = subprocess.run(argv, capture_output=True, text=True, check=True)
     assert json.loads(ended.stdout.splitlines()[-1])["problem"]
+
+
+def test_a_folder_without_tokenizer_files_is_told_and_a_module_that_lacks_too(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    told = problem(str(tmp_path), ValueError("none from one of: \n(1) a file\n(2) another"))
+    assert told["lacks"] == "files"
+    assert str(tmp_path) in told["problem"]
+    assert problem(str(tmp_path), ImportError("No module named 'x'"))["lacks"] == "module"
+
+
+def test_a_message_of_several_lines_is_told_whole_and_a_long_one_is_cut_between_words(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    told = problem(str(tmp_path), ValueError("none from one of: \n(1) a file\n(2) another"))
+    assert told == {"problem": "none from one of: (1) a file (2) another", "lacks": ""}
+    assert problem(str(tmp_path), ValueError(""))["problem"] == "ValueError"
+    cut = problem(str(tmp_path), ValueError("word " * 100))["problem"]
+    assert len(cut) <= 304
+    assert cut.endswith("word ...")
