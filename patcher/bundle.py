@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,18 +11,24 @@ from . import __version__
 from .comments import comment
 from .outcome import ExitCode, KvpatchError
 from .render import Rendered, header, label
-from .serving import CONFIG_VARIABLE, Serve, quoted, shell
+from .serving import CONFIG_VARIABLE, MODEL, Serve, quoted, shell
 from .templates import Pair, Template
 
 CONFIG_NAME = "lmcache.yaml"
 _MOUNTED = "/etc/lmcache"
+_NO_MODEL = (
+    f"No model was named: write its folder, or its name on the hub, for the word {MODEL} in "
+    "`serve.sh` and `compose.yaml`, or make this again with --model FOLDER. Then:"
+)
 _FIRST = {
     True: "First, since the pair does not run it as it is:",
     False: "First, where it is not done yet (no host was looked at):",
 }
 
 
-def files(template: Template, pair: Pair, made: Rendered, folder: Path) -> Mapping[str, str]:
+def files(
+    template: Template, pair: Pair, made: Rendered, folder: Path, programs: Path | None = None
+) -> Mapping[str, str]:
     """The files of the bundle by name.
 
     Args:
@@ -29,13 +36,14 @@ def files(template: Template, pair: Pair, made: Rendered, folder: Path) -> Mappi
         pair: what it is for.
         made: what was rendered, with the folder's ``lmcache.yaml`` as its path.
         folder: where they will be.
+        programs: the absolute folder that has the environment's ``vllm``; None where not known.
     """
     top = header(template, pair, made)
     found = {CONFIG_NAME: made.text} if made.text else {}
     found["vllm.env"] = _env(top, made.serve)
     found["serve.sh"] = _script(top, made.serve, folder)
     name = f"vllm-{template.name}"
-    found[f"{name}.service"] = _service(template, made, folder)
+    found[f"{name}.service"] = _service(template, made, folder, programs)
     found["compose.yaml"] = _compose(template, pair, made)
     if made.serve.server:
         found["server.sh"] = "\n".join(
@@ -113,8 +121,22 @@ def _script(top: Sequence[str], serve: Serve, folder: Path) -> str:
     )
 
 
-def _service(template: Template, made: Rendered, folder: Path) -> str:
-    place = _systemd(str(folder / "serve.sh"))
+def programs_of(python: Path | None) -> Path | None:
+    """The folder of an environment's commands, where it has ``vllm`` and a unit can name it.
+
+    Args:
+        python: the interpreter, or the folder of the environment; None where not known.
+    """
+    if python is None:
+        return None
+    # Not resolved: the interpreter of a venv is a link out of it.
+    found = Path(os.path.abspath(python / "bin" if python.is_dir() else python.parent))  # noqa: PTH100
+    plain = str(found).isprintable() and ":" not in str(found)
+    return found if plain and (found / "vllm").is_file() else None
+
+
+def _service(template: Template, made: Rendered, folder: Path, programs: Path | None) -> str:
+    place = _systemd(str(folder / "serve.sh"), command=True)
     lines = [
         f"# Made by kvpatch {__version__}. Copy it to /etc/systemd/system, then:",
         f"#   systemctl daemon-reload && systemctl enable --now vllm-{template.name}",
@@ -132,8 +154,7 @@ def _service(template: Template, made: Rendered, folder: Path) -> str:
     lines += [
         "",
         "[Service]",
-        "# PATH must find the environment's vllm, for example:",
-        "# Environment=PATH=/srv/vllm/bin:/usr/bin:/bin",
+        *_path(programs),
         f"ExecStart=/usr/bin/env bash {place}",
         "Restart=on-failure",
         "LimitMEMLOCK=infinity",
@@ -145,9 +166,20 @@ def _service(template: Template, made: Rendered, folder: Path) -> str:
     return "\n".join(lines)
 
 
-def _systemd(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
-    return f'"{escaped}"'
+def _path(programs: Path | None) -> list[str]:
+    """The lines of a unit by which vLLM's command is found."""
+    if programs is None:
+        return [
+            "# PATH must find the environment's vllm, for example:",
+            "# Environment=PATH=/srv/vllm/bin:/usr/local/bin:/usr/bin:/bin",
+        ]
+    return [f"Environment={_systemd(f'PATH={programs}:/usr/local/bin:/usr/bin:/bin')}"]
+
+
+def _systemd(text: str, *, command: bool = False) -> str:
+    """A word as systemd reads it, which takes a dollar for a variable in commands alone."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped.replace("$", "$$") if command else escaped}"'
 
 
 def _compose(template: Template, pair: Pair, made: Rendered) -> str:
@@ -161,6 +193,11 @@ def _compose(template: Template, pair: Pair, made: Rendered) -> str:
     storage = _storage(made)
     if storage:
         volumes.append(f"{storage}:{storage}")
+    model = made.serve.argv[2]
+    if model.startswith("/"):
+        volumes.append(f"{model}:{model}:ro")
+    # Compose takes a dollar for a variable.
+    volumes = [volume.replace("$", "$$") for volume in volumes]
     lines = [
         f"# Made by kvpatch {__version__}: docker compose up",
         "# The image needs LMCache beside vLLM, and the patches of kvpatch: run `kvpatch apply` in",
@@ -222,6 +259,8 @@ def _readme(template: Template, pair: Pair, made: Rendered, names: Sequence[str]
     if missing:
         lines += [_FIRST[any(need.present is False for need in missing)], ""]
         lines += [f"- {label(need)}, {need.what}: {need.hint}" for need in missing] + [""]
+    if made.serve.argv[2] == MODEL:
+        lines += [_NO_MODEL, ""]
     if made.serve.server:
         lines += ["    ./server.sh    # first, and left running"]
     lines += ["    ./serve.sh", "", made.serve.why, "", "## Files", ""]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,6 +102,12 @@ def read_model(path: Path) -> Model:
             "give --model the config.json of a transformers model",
             ExitCode.USAGE,
         ) from None
+
+
+def served(path: Path) -> Path:
+    """The folder that vLLM is given for a model named so: absolute, as it runs elsewhere."""
+    folder = path if path.is_dir() else path.parent
+    return Path(os.path.abspath(folder))  # noqa: PTH100
 
 
 def parse_model(data: Mapping[str, Any], name: str) -> Model:

@@ -18,7 +18,7 @@ from .env_format import variables
 from .fsops import Disk
 from .host import Where
 from .kv_size import width_of
-from .model_config import read_model
+from .model_config import read_model, served
 from .outcome import ExitCode, KvpatchError, Report
 from .place import options, quoted
 from .release import schema_from_index, version_of
@@ -84,7 +84,7 @@ def run_profile(where: Where, disk: Disk, name: str, asked: Asked) -> Report:
     pair, schema = _pair(template, where, disk, asked)
     wanted = Wanted(
         model=None if asked.model is None else read_model(asked.model),
-        model_path=asked.model,
+        model_path=None if asked.model is None else served(asked.model),
         ranks=asked.tp,
         gpu_gib=asked.gpu_memory,
         longest=asked.max_model_len,
@@ -109,7 +109,7 @@ def run_profile(where: Where, disk: Disk, name: str, asked: Asked) -> Report:
     notes = list(_notes(made))
     written: list[str] = []
     if form == "bundle" and folder is not None:
-        texts = bundle.files(template, pair, made, folder)
+        texts = bundle.files(template, pair, made, folder, bundle.programs_of(where.python))
         bundle.write(folder, texts, force=asked.force)
         written = [str(folder / one) for one in texts]
         notes.insert(0, f"wrote {len(texts)} files to {folder}")

@@ -24,6 +24,8 @@ _TIERS = Version("0.22.0")
 _TIER_RENAMED = Version("0.23.0")
 _SERVER_COMMAND = Version("0.4.3")
 _PORT = 5555
+MODEL = "MODEL"
+"""Stands in the command where no model was named."""
 CONFIG_VARIABLE = "LMCACHE_CONFIG_FILE"
 _CHUNK = 256
 
@@ -66,11 +68,16 @@ def serving(
         config: path of LMCache's file.
         folder: where a file-system tier of vLLM's own keeps its files; None for no such tier.
     """
-    model = str(wanted.model_path) if wanted.model_path else "MODEL"
+    model = str(wanted.model_path) if wanted.model_path else MODEL
     argv = ["vllm", "serve", model]
     environ = {"PYTHONHASHSEED": "0"}
     server: tuple[str, ...] = ()
     notes: list[str] = []
+    if not wanted.model_path:
+        notes.append(
+            f"{MODEL} stands for the model in the command: write its folder, or its name on the "
+            "hub, or give --model FOLDER."
+        )
     if template.blends:
         argv.append("--no-enable-prefix-caching")
     if template.kind == "lmcache":

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from kvpatch.bundle import files, write
+from kvpatch.bundle import files, programs_of, write
 from kvpatch.curing import curable
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.render import render
+from kvpatch.sizing import Wanted
 from kvpatch.templates import Pair, load
 from lmcache_config import schema_of
 from packaging.version import Version
@@ -20,15 +21,20 @@ pytestmark = pytest.mark.releases
 ODD = "/mnt/a b$c%d"
 
 
-def bundle(profile: str = "gds-blend", state: bool | None = True) -> dict[str, str]:
+def bundle(
+    profile: str = "gds-blend",
+    state: bool | None = True,
+    model: Path | None = None,
+    programs: Path | None = None,
+) -> dict[str, str]:
     pair = curable(Version("0.5.6"), Version("0.32.0"))
     pair = replace(pair, registered=state, cured=dict.fromkeys(pair.cured, state))
     folder = Path("/srv/x y")
     settings = {"output": str(folder / "lmcache.yaml")}
     if load(profile).gds:
         settings["gds_path"] = ODD
-    made = render(profile, schema_of("0.5.6"), pair, settings)
-    return dict(files(load(profile), pair, made, folder))
+    made = render(profile, schema_of("0.5.6"), pair, settings, Wanted(model_path=model))
+    return dict(files(load(profile), pair, made, folder, programs))
 
 
 @pytest.mark.parametrize("profile", ["gds-blend", "blend", "gds", "cpu-offload"])
@@ -37,13 +43,14 @@ def test_compose_mounts_the_file_where_its_variable_says(profile: str) -> None:
     inside = service["environment"]["LMCACHE_CONFIG_FILE"]
     assert f"./lmcache.yaml:{inside}:ro" in service["volumes"]
     assert service["environment"]["PYTHONHASHSEED"] == "0"
-    assert any(ODD in volume for volume in service["volumes"]) is load(profile).gds
+    told = ODD.replace("$", "$$")
+    assert any(told in volume for volume in service["volumes"]) is load(profile).gds
     assert service["ulimits"] == {"memlock": -1}
 
 
 def test_a_service_waits_for_the_storage_and_may_lock_memory() -> None:
     unit = bundle()["vllm-gds-blend.service"]
-    assert 'RequiresMountsFor="/mnt/a b$$c%%d"' in unit
+    assert 'RequiresMountsFor="/mnt/a b$c%%d"' in unit
     assert "LimitMEMLOCK=infinity" in unit
     assert "RequiresMountsFor" not in bundle("blend")["vllm-blend.service"]
 
@@ -82,3 +89,39 @@ def test_nothing_is_written_over_unless_that_is_asked_for(tmp_path: Path) -> Non
     assert not (tmp_path / "new" / "c").exists()
     write(tmp_path / "new", {"a": "3"}, force=True)
     assert (tmp_path / "new" / "a").read_text() == "3"
+
+
+@pytest.mark.parametrize("profile", ["gds-blend", "blend", "mp-cache", "native-offload"])
+def test_the_readme_says_where_the_model_belongs_unless_it_was_named(profile: str) -> None:
+    without = bundle(profile)
+    told = without["README.md"]
+    assert told.index("for the word MODEL in `serve.sh` and `compose.yaml`") < told.index(
+        "    ./serve.sh"
+    )
+    assert {name for name in ("serve.sh", "compose.yaml") if "MODEL" in without[name]} == {
+        "serve.sh",
+        "compose.yaml",
+    }
+    assert not any("MODEL " in text for text in bundle(profile, model=Path("/m/x")).values())
+
+
+def test_the_folder_of_a_model_is_mounted_in_compose() -> None:
+    service = yaml.safe_load(bundle("blend", model=Path("/m/a$b"))["compose.yaml"])["services"]
+    assert service["vllm"]["command"][0] == "/m/a$$b"
+    assert "/m/a$$b:/m/a$$b:ro" in service["vllm"]["volumes"]
+    plain = yaml.safe_load(bundle("blend")["compose.yaml"])["services"]["vllm"]
+    assert len(plain["volumes"]) == 1
+
+
+def test_a_unit_finds_vllm_where_its_environment_is_known(tmp_path: Path) -> None:
+    folder = tmp_path / "a b%$" / "bin"
+    folder.mkdir(parents=True)
+    (folder / "python").symlink_to("/usr/bin/env")
+    assert programs_of(None) is None
+    assert programs_of(folder / "python") is None
+    (folder / "vllm").touch()
+    assert programs_of(folder / "python") == programs_of(folder.parent) == folder
+    lines = bundle("blend", programs=folder)["vllm-blend.service"].splitlines()
+    place = str(folder).replace("%", "%%")
+    assert f'Environment="PATH={place}:/usr/local/bin:/usr/bin:/bin"' in lines
+    assert not any(line.startswith("Environment=") for line in bundle()["vllm-gds-blend.service"])

@@ -330,3 +330,22 @@ def test_a_dtype_that_the_patch_for_packed_caches_refuses_is_refused(
     older = ("--vllm", "0.25.1", "--lmcache", "0.5.6")
     assert kvpatch("profile", *arguments, *older, "--kv-dtype", "fp8").code == 0
     assert kvpatch("profile", "gds", *PAIR, "--kv-dtype", "fp8").code == 0
+
+
+@pytest.mark.parametrize("form", ["serve", "bundle", "yaml"])
+def test_that_the_model_is_to_be_put_in_is_told_where_none_was_named(
+    tmp_path: Path, model: Path, form: str
+) -> None:
+    ended = kvpatch("profile", "blend", *PAIR, "--format", form, "-o", tmp_path / "made")
+    assert ended.code == 0
+    assert "MODEL stands for the model in the command" in ended.err
+    named = ("--model", model, "--format", form, "-o", tmp_path / "other")
+    assert "MODEL stands" not in kvpatch("profile", "blend", *PAIR, *named).err
+
+
+@pytest.mark.parametrize("name", [".", "config.json"])
+def test_a_relative_model_is_served_by_its_absolute_folder(
+    model: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(model)
+    assert argv("blend", *PAIR, "--model", name)[2] == str(model)
