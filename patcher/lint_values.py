@@ -79,11 +79,16 @@ def _value(context: Context, seen: Seen, key: Key) -> Iterator[Finding]:
 def _other(seen: Seen, key: Key) -> bool:
     """Whether a value that nothing converts is plainly of another type than its key."""
     kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (int,)}
-    if key.type not in kinds:
+    kind = _plain_type(key)
+    if kind not in kinds:
         return False
     # A truth value is an int to Python, and is meant as no number.
-    truth = isinstance(seen.value, bool) and key.type != "bool"
-    return truth or not isinstance(seen.value, kinds[key.type])
+    truth = isinstance(seen.value, bool) and kind != "bool"
+    return truth or not isinstance(seen.value, kinds[kind])
+
+
+def _plain_type(key: Key) -> str:
+    return key.type.removeprefix("Optional[").removesuffix("]")
 
 
 def _shown(seen: Seen) -> str:
@@ -92,7 +97,7 @@ def _shown(seen: Seen) -> str:
 
 def _kind(key: Key) -> str:
     return {"int": "whole number", "float": "number", "bool": "truth value"}.get(
-        key.type, f"value of type {key.type}"
+        _plain_type(key), f"value of type {key.type}"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from kvpatch import rules
-from kvpatch.rules import Level
+from kvpatch.rules import IMPOSSIBLE, Level
 from linted import BLEND, ids, only, run, value
 
 pytestmark = pytest.mark.releases
@@ -97,6 +97,7 @@ def test_quotes_that_a_release_keeps_are_an_error_and_those_it_takes_away_are_no
 
 def test_a_value_of_another_type_is_an_error_where_nothing_converts_it() -> None:
     release = "0.3.3"
+    assert "no whole number" in only(run("cufile_buffer_size: abc\n", release), IMPOSSIBLE).message
     text = "chunk_size: abc\nlocal_cpu: 'false'\nmax_local_cpu_size: 5GB\nuse_layerwise: true\n"
     linted = run(text, release)
     assert {one.key for one in linted.findings if one.level is Level.ERROR} == {
