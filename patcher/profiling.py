@@ -18,14 +18,14 @@ from .env_format import variables
 from .fsops import Disk
 from .host import Where
 from .kv_size import width_of
-from .model_config import read_model, served
+from .model_config import Model, read_model, served
 from .outcome import ExitCode, KvpatchError, Report
 from .place import options, quoted
 from .release import schema_from_index, version_of
 from .render import Rendered, header, render
 from .schema import Schema
 from .schema_source import read_schema
-from .serving import CONFIG_VARIABLE, shell
+from .serving import CONFIG_VARIABLE, MODEL, shell
 from .sizing import Wanted
 from .templates import Pair, Template
 
@@ -83,7 +83,7 @@ def run_profile(where: Where, disk: Disk, name: str, asked: Asked) -> Report:
     changes = _changes(asked.sets)
     pair, schema = _pair(template, where, disk, asked)
     wanted = Wanted(
-        model=None if asked.model is None else read_model(asked.model),
+        model=None if asked.model is None else _model(asked.model),
         model_path=None if asked.model is None else served(asked.model),
         ranks=asked.tp,
         gpu_gib=asked.gpu_memory,
@@ -130,6 +130,15 @@ def run_profile(where: Where, disk: Disk, name: str, asked: Asked) -> Report:
         )
         return replace(report, exit_code=ExitCode.NO, errors=(missing,))
     return report
+
+
+def _model(path: Path) -> Model:
+    try:
+        return read_model(path)
+    except KvpatchError as error:
+        if error.code == "no-model":
+            error.hint += f"; leave it out, and write a name on the hub for {MODEL}"
+        raise
 
 
 def _check(template: Template, form: str, asked: Asked) -> None:

@@ -349,3 +349,9 @@ def test_a_relative_model_is_served_by_its_absolute_folder(
 ) -> None:
     monkeypatch.chdir(model)
     assert argv("blend", *PAIR, "--model", name)[2] == str(model)
+
+
+def test_a_name_on_the_hub_is_told_where_it_goes() -> None:
+    ended = kvpatch("profile", "blend", *PAIR, "--model", "org/name", "--json")
+    assert (ended.code, ended.error["code"]) == (4, "no-model")
+    assert ended.error["hint"].endswith("write a name on the hub for MODEL")
