@@ -23,15 +23,21 @@ MORE = "`kvpatch smoke` proves that it blends; `kvpatch profile gds-blend` makes
 _MOST_NAMED = 3
 
 
-def written_lines(plan: Plan, back: str) -> list[str]:
-    """What an apply wrote, how it is taken back, and what was not judged."""
+def written_lines(plan: Plan, back: str, *, blends: bool = True) -> list[str]:
+    """What an apply wrote, how it is taken back, what was not judged, and what comes next.
+
+    Args:
+        plan: what was applied.
+        back: the command line that takes it back.
+        blends: whether the pair does, as far as its letters tell.
+    """
     pending = [file for file in plan.files if file.pending]
     names = [file.path for file in pending]
     what = ", ".join(names) if len(names) <= _MOST_NAMED else f"{len(names)} files"
     lines = [f"wrote {what}; `{back}` takes it back"]
     if found := [file.path for file in pending if file.basis != "pristine"]:
         lines.append(f"{', '.join(found)}: patched on top of what was found, which was not judged")
-    return [*lines, MORE, RESTART]
+    return [*lines, *([MORE] if blends else []), RESTART]
 
 
 def _pair_line(known: Mapping[str, Any] | None) -> list[str]:

@@ -76,7 +76,9 @@ def apply(
         text = "\n".join(lines).rstrip("\n")
         return Report("apply", text, data, done.refusal.exit_code, (done.refusal,))
     if done.written:
-        lines += written_lines(done.view.plan, command(done.view.host.where, "revert"))
+        back = command(done.view.host.where, "revert")
+        blends = found is None or found.after.green or not found.after.complete
+        lines += written_lines(done.view.plan, back, blends=blends)
     elif done.view.plan.changes:
         lines.append("nothing was written: this was a dry run, and apply would go through")
     else:

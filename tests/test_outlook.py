@@ -100,6 +100,13 @@ def test_a_patch_that_was_chosen_by_name_goes_in_all_the_same(tmp_path: Path) ->
     assert on(site, "apply").code == 0
 
 
+def test_apply_sends_to_smoke_only_where_the_pair_can_blend(tmp_path: Path) -> None:
+    good, bad = host(tmp_path / "a"), host(tmp_path / "b", {ATTENTION: ""})
+    assert "proves that it blends" in kvpatch("apply", "--site", good.path).out
+    told = kvpatch("apply", "--site", bad.path)
+    assert (told.code, "proves that it blends" in told.out) == (0, False)
+
+
 def test_apply_says_the_letters_of_the_pair_it_patched(tmp_path: Path) -> None:
     ran = on(host(tmp_path), "apply")
     assert (ran.code, ran.data["compat"]["before"], ran.data["compat"]["after"]) == (0, ["H"], [])
