@@ -63,9 +63,9 @@ def apply(
     """Put the patches in, all or nothing."""
     _know(choice)
     # The import takes longer than the target interpreter needs to answer: do both at once.
-    threading.Thread(target=importlib.import_module, args=("libcst",), daemon=True).start()
-    host = hosts.open_host(where, disk)
-    done = application.apply(host, choice, disk, while_running=while_running, dry_run=dry_run)
+    with _importing("libcst"):
+        host = hosts.open_host(where, disk)
+        done = application.apply(host, choice, disk, while_running=while_running, dry_run=dry_run)
     found = done.outlook
     compat = {"compat": found.data if found else None}
     lines = [environment_line(done.view), "", patches_text(done.view.plan)]
@@ -172,6 +172,18 @@ def _know(choice: Choice) -> None:
     """
     for patch_id in (*choice.only, *choice.skip):
         discover().get(patch_id)
+
+
+@contextlib.contextmanager
+def _importing(name: str) -> Iterator[None]:
+    """Import a module meanwhile."""
+    thread = threading.Thread(target=importlib.import_module, args=(name,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        # An interpreter that ends in the middle of the import of an extension can crash.
+        thread.join()
 
 
 @contextlib.contextmanager

@@ -11,6 +11,8 @@ import pytest
 from commands import Ran, clean_environ, kvpatch, on, snapshot
 from fake_site import BY_HAND, EARLY, LATE, FakeSite, make_site
 from hand_edits import edited_site, released_site
+from kvpatch import verbs
+from kvpatch.outcome import KvpatchError
 from kvpatch.series import discover
 
 PLANNED = [
@@ -461,3 +463,14 @@ def test_a_wrong_name_is_a_usage_error_wherever_vllm_may_be(
 def answers_of(text: str, question: str) -> str:
     (line,) = [line for line in text.splitlines() if line.startswith(question)]
     return line.removeprefix(question).strip()
+
+
+def test_a_module_that_is_imported_meanwhile_is_there_before_the_verb_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that ended in the middle of it could die by a signal, seen on Python 3.12."""
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(0.3)\ndone = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(KvpatchError), verbs._importing("slow_to_import"):
+        raise KvpatchError("locked", "another run", "wait")
+    assert sys.modules.pop("slow_to_import").done
