@@ -33,9 +33,9 @@ class Checker:
     newest: Mapping[str, Release]
     _told: set[str] = field(default_factory=set)
 
-    def row(self, release: Release, memory: Mapping[str, Any] | None = None) -> Row:
+    def row(self, release: Release, memory: Mapping[str, Any]) -> Row:
         """What planning the patches on one release came to, from memory where it is there."""
-        known = recalled(release, self.kept.of(release) if memory is None else memory)
+        known = recalled(release, memory)
         other = PACKAGES[1 - PACKAGES.index(release.package)]
         return known or self.workshop.row(release, self.newest[other])
 

@@ -197,9 +197,7 @@ def view(host: Host, choice: Choice) -> View:
 
 def _taken_out(host: Host, planned: Plan) -> tuple[str, ...]:
     gone = host.in_place - {p.id for p in planned.patches if p.outcome not in _FOR_OTHERS}
-    known = [member.id for member in discover().members]
-    ordered = sorted(gone, key=lambda i: (known.index(i) if i in known else -1, i))
-    return () if planned.refused else tuple(ordered)
+    return () if planned.refused else tuple(sorted(gone))
 
 
 def _basis(journal: Journal, path: str) -> str:

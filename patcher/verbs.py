@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
-from . import application, refusals
+from . import application, place, refusals
 from . import host as hosts
 from .fsops import Disk
 from .host import Choice, View, Where
@@ -220,8 +220,8 @@ def _no_diff(seen: View) -> str:
 
 def _apply(choice: Choice) -> str:
     """The command that applies that choice."""
-    words = [f"--only {one}" for one in choice.only] + [f"--skip {one}" for one in choice.skip]
-    return f"`{' '.join(['kvpatch apply', *words])}`"
+    given = [("--only", one) for one in choice.only] + [("--skip", one) for one in choice.skip]
+    return f"`{place.command('apply', [word for pair in given for word in pair])}`"
 
 
 def _without_lmcache(seen: View) -> tuple[str, ...]:

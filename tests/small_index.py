@@ -102,3 +102,10 @@ def listed(cache: Path) -> Iterator[list[Release]]:
             Release(w.distribution, w.version, RemoteWheel(w, session, cache), w.filename, w.sha256)
             for w in sorted(wheels, key=lambda w: (w.distribution, w.version))
         ]
+
+
+@pytest.fixture
+def found(index: SmallIndex, tmp_path: Path) -> Iterator[list[Release]]:
+    """The releases of the test's own ``index``, as :func:`listed`."""
+    with listed(tmp_path / "cache") as releases:
+        yield releases

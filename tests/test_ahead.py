@@ -17,9 +17,9 @@ from kvpatch.outcome import KvpatchError
 from kvpatch.series import discover
 from pair_stand_in import ATTENTION, vllm_patches_alone
 from planning import series
-from small_index import SmallIndex, listed, small_index
+from small_index import SmallIndex, found, small_index
 
-__all__ = ["vllm_patches_alone"]
+__all__ = ["found", "vllm_patches_alone"]
 
 VLLM = ("0.22.0", "0.23.0", "0.24.0", "0.25.0", "0.25.1")
 
@@ -32,12 +32,6 @@ def index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SmallInde
             served.add("vllm", version, {ATTENTION: ""} if version == "0.24.0" else None)
         served.add("lmcache", "0.5.6")
         yield served
-
-
-@pytest.fixture
-def found(index: SmallIndex, tmp_path: Path) -> Iterator[list[Release]]:
-    with listed(tmp_path / "cache") as releases:
-        yield releases
 
 
 def workshop() -> Workshop:

@@ -15,7 +15,9 @@ from kvpatch.series import Series, discover
 from kvpatch.verdicts import Kept
 from pair_stand_in import ATTENTION
 from planning import series
-from small_index import SmallIndex, listed, small_index
+from small_index import SmallIndex, found, listed, small_index
+
+__all__ = ["found"]
 
 
 @pytest.fixture
@@ -25,12 +27,6 @@ def index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SmallInde
         served.add("vllm", "0.25.1")
         served.add("lmcache", "0.5.6")
         yield served
-
-
-@pytest.fixture
-def found(index: SmallIndex, tmp_path: Path) -> Iterator[list[Release]]:
-    with listed(tmp_path / "cache") as releases:
-        yield releases
 
 
 def checker(found: list[Release], folder: Path, patches: Series | None = None) -> Checker:
