@@ -64,17 +64,17 @@ class Installer:
         if ended.code != 0:
             raise refused(f"installing {what} by pip", arguments[-1], ended)
 
-    def install_by_uv(self, uv: str, wanted: str, lacking: str) -> None:
-        """Installs by uv, with torch from where its CPU builds are, as pip is ``lacking`` it.
+    def install_by_uv(self, uv: str, lacking: str) -> None:
+        """Installs what pip is ``lacking``, by uv, with torch from where its CPU builds are.
 
         Raises:
             KvpatchError: ``no-download``, ``no-space``; exit 4.
         """
-        self.say(f"installing {wanted} by uv, with torch's build for CPUs")
+        self.say(f"installing {lacking} by uv, with torch's build for CPUs")
         command = [uv, "pip", "install", "--python", str(self.python), "--torch-backend", "cpu"]
-        ended = self._run([*command, "--quiet", "--no-progress", wanted], INSTALL_LIMIT_S)
+        ended = self._run([*command, "--quiet", "--no-progress", lacking], INSTALL_LIMIT_S)
         if ended.code != 0:
-            raise refused(f"pip finds none, and installing {wanted} by uv", lacking, ended)
+            raise refused("pip finds none, and installing it by uv", lacking, ended)
 
     def uninstall(self, names: Sequence[str]) -> None:
         """Takes packages out again; absent ones are fine.

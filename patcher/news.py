@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from .baseline import regressions
 from .matrix import Row
 from .outcome import KvpatchError
 from .pairs import Pairs
 from .tree import PACKAGES
 from .validate import Matrix
+
+# A title may have 256 characters, a text 65,536.
+NAMED_IN_TITLE = 4
+LISTED = 100
 
 _NAMES = {"vllm": "vLLM", "lmcache": "LMCache"}
 
@@ -23,13 +28,19 @@ def issue(matrix: Matrix, errors: Sequence[KvpatchError], known: Pairs) -> str |
         known: the catalogue that came with this kvpatch.
     """
     new = [row for row in matrix.rows if row.version not in _releases(known, row.package)]
-    lost = list(_lost(matrix, known))
-    if not new and not lost and not errors:
+    green = frozenset(pair for pair, told in known.known.items() if told.ok)
+    lost = [error.message for error in regressions(matrix, green)]
+    others = [error for error in errors if error.code != "regression"]
+    if not new and not lost and not others:
         return None
-    red = [row for row in new if not row.ok]
-    title = "; ".join(filter(None, (_named(red, "red"), _named(new, "new") if not red else "")))
-    title = title or f"{len(lost) or len(errors)} that were green are red"
-    lines = [title, "", f"Compared with the catalogue of {known.date}.", ""]
+    title = [
+        *_named([row for row in new if not row.ok], "red"),
+        *_named([row for row in new if row.ok], "new"),
+        *([f"{_counted(len(lost), 'pair')} no longer green"] if lost else []),
+    ]
+    # An issue is opened once for a title, so it has to tell all that may be news.
+    lines = ["; ".join(title) or others[0].message, ""]
+    lines += [f"Compared with the catalogue of {known.date}.", ""]
     for row in new:
         lines += [
             f"## {_NAMES[row.package]} {row.version}",
@@ -39,8 +50,7 @@ def issue(matrix: Matrix, errors: Sequence[KvpatchError], known: Pairs) -> str |
             "",
         ]
     if lost:
-        lines += ["## Were green, and are not", "", *(f"- {line}" for line in lost), ""]
-    others = [error for error in errors if error.code != "regression"]
+        lines += ["## Were green, and are not", "", *_first(lost), ""]
     if others:
         lines += ["## Red", "", *(f"- **{e.code}**: {e.message}" for e in others), ""]
     lines += ["`make validate` shows it; `make generate` takes it into the catalogue."]
@@ -51,8 +61,22 @@ def _releases(known: Pairs, package: str) -> Mapping[str, str]:
     return known.vllm if package == "vllm" else known.lmcache
 
 
-def _named(rows: Sequence[Row], word: str) -> str:
-    return f"{', '.join(f'{_NAMES[r.package]} {r.version}' for r in rows)}: {word}" if rows else ""
+def _named(rows: Sequence[Row], word: str) -> Iterator[str]:
+    names = [f"{_NAMES[row.package]} {row.version}" for row in rows]
+    if len(names) > NAMED_IN_TITLE:
+        names = [*names[:NAMED_IN_TITLE], f"{len(names) - NAMED_IN_TITLE} more"]
+    if names:
+        yield f"{', '.join(names)}: {word}"
+
+
+def _first(lost: Sequence[str]) -> Iterator[str]:
+    yield from (f"- {line}" for line in lost[:LISTED])
+    if len(lost) > LISTED:
+        yield f"- and {len(lost) - LISTED} more"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"
 
 
 def _row(row: Row) -> Iterator[str]:
@@ -81,11 +105,3 @@ def _pairs(row: Row, matrix: Matrix) -> Iterator[str]:
 
 def _star(pair: Mapping[str, Any], other: str) -> str:
     return f"{pair[other]}{' with launch settings' if pair['settings'] else ''}"
-
-
-def _lost(matrix: Matrix, known: Pairs) -> Iterator[str]:
-    for pair in matrix.pairs:
-        before = known.known.get((str(pair["vllm"]), str(pair["lmcache"])))
-        if before is not None and before.ok and not pair["ok"]:
-            letters = " ".join(pair["after"])
-            yield f"vLLM {pair['vllm']} with LMCache {pair['lmcache']}: {letters}"

