@@ -15,7 +15,8 @@ from kvpatch.readme import with_pair_table, with_tables  # noqa: E402
 from kvpatch.schema import FILES  # noqa: E402
 from kvpatch.schema_source import parse_schema, read_schema  # noqa: E402
 from kvpatch.stack import default_cache  # noqa: E402
-from kvpatch.validate import FIRST, Request, validate  # noqa: E402
+from kvpatch.supply import FIRST, Request  # noqa: E402
+from kvpatch.validate import validate  # noqa: E402
 from packaging.specifiers import SpecifierSet  # noqa: E402
 from packaging.version import Version  # noqa: E402
 from releases import (  # noqa: E402

@@ -26,7 +26,8 @@ from unittest import mock
 import libcst
 from kvpatch import codebase, matrix, ranged
 from kvpatch.index import configured, connection, releases
-from kvpatch.validate import FIRST, Request, validate
+from kvpatch.supply import FIRST, Request
+from kvpatch.validate import validate
 
 LIMIT_COLD, LIMIT_WARM, LIMIT_BYTES, LIMIT_MB = 1.5, 0.1, 1 / 200, 600
 

@@ -78,7 +78,7 @@ def validate(
     """Plan and check every release of the package index, reading only the files it takes."""
     from . import summary
     from .stack import default_cache
-    from .validate import Request
+    from .supply import Request
 
     request = Request({"vllm": vllm, "lmcache": lmcache}, **asked)
     files = summary.Files(markdown, junit, html, catalogue, issue)

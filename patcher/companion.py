@@ -206,8 +206,7 @@ def serve(orders: Iterator[str], answers: IO[str]) -> None:
 
         def release(data: Mapping[str, Any]) -> Release:
             wheel, most = Wheel.of(data["wheel"]), data["max_download"]
-            holder = RemoteWheel(wheel, session, cache, traffic, most, held)
-            return Release(wheel.distribution, wheel.version, holder, wheel.filename, wheel.sha256)
+            return Release.of(wheel, RemoteWheel(wheel, session, cache, traffic, most, held))
 
         vllm = [release(data) for data in told["vllm"]]
         newest = {name: release(data) for name, data in told["newest"].items()}

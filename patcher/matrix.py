@@ -19,7 +19,7 @@ from .tree import Package, Provenance, Source
 from .wheel_notes import Pins, notes, read_pins
 
 if TYPE_CHECKING:
-    pass
+    from .index import Wheel
 
 Say = Callable[[str], None]
 
@@ -49,6 +49,13 @@ class Release:
     holder: Holder
     name: str
     key: str | None = None
+
+    @staticmethod
+    def of(wheel: Wheel, holder: Holder) -> Release:
+        """The release that a file of the index is, its files read through a holder."""
+        # Nothing is read of a source distribution, so nothing is kept of it either.
+        key = None if wheel.sdist else wheel.sha256
+        return Release(wheel.distribution, wheel.version, holder, wheel.filename, key)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from .outcome import ExitCode, KvpatchError, Report
 from .pairs import Pairs, Ran, build, load
 from .plan import GOAL
 from .series import discover
+from .supply import Request
 from .tree import PACKAGES
-from .validate import Matrix, Request, validate
+from .validate import Matrix, validate
 
 
 @dataclass(frozen=True)

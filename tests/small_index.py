@@ -99,7 +99,7 @@ def listed(cache: Path) -> Iterator[list[Release]]:
     with connection(configured()) as session:
         wheels = [w for name in ("vllm", "lmcache") for w in releases(name, cache=cache)]
         yield [
-            Release(w.distribution, w.version, RemoteWheel(w, session, cache), w.filename, w.sha256)
+            Release.of(w, RemoteWheel(w, session, cache))
             for w in sorted(wheels, key=lambda w: (w.distribution, w.version))
         ]
 

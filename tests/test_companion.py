@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from kvpatch import companion as companions
-from kvpatch import validate
+from kvpatch import sweep
 from kvpatch.checking import Checker
 from kvpatch.companion import Work, companion, serve
 from kvpatch.fold import Memo, Options
@@ -24,6 +24,8 @@ from kvpatch.matrix import Release, Workshop
 from kvpatch.remote import Traffic
 from kvpatch.series import discover
 from kvpatch.sources import Folder
+from kvpatch.supply import Request
+from kvpatch.validate import validate
 from kvpatch.verdicts import Kept
 from packaging.version import Version
 from small_index import SmallIndex, listed, small_index
@@ -168,15 +170,14 @@ def test_each_order_is_answered_with_what_it_took(
 def test_validate_says_the_same_with_and_without_one(
     index: SmallIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, affordable: bool
 ) -> None:
-    monkeypatch.setattr(validate, "_MANY", 1)
-    monkeypatch.setattr(validate, "affordable", lambda: affordable)
+    monkeypatch.setattr(sweep, "_MANY", 1)
+    monkeypatch.setattr(sweep, "affordable", lambda: affordable)
     started: list[Traffic] = []
     start = companions.companion
-    monkeypatch.setattr(validate, "companion", lambda t: (started.append(t), start(t))[1])
+    monkeypatch.setattr(sweep, "companion", lambda t: (started.append(t), start(t))[1])
     said: list[str] = []
-    request = validate.Request({})
-    matrix = validate.validate(request, tmp_path / "one", said.append)
-    alone = validate.validate(validate.Request({}, jobs=1), tmp_path / "two", lambda _: None)
+    matrix = validate(Request({}), tmp_path / "one", said.append)
+    alone = validate(Request({}, jobs=1), tmp_path / "two", lambda _: None)
     assert bool(started) is affordable
     assert (matrix.rows, matrix.pairs) == (alone.rows, alone.pairs)
     assert [(p["vllm"], p["lmcache"]) for p in matrix.pairs] == [

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from commands import kvpatch
-from kvpatch import validate
+from kvpatch import verdicts
 from kvpatch.wheel import Wheel
 from kvpatch.wheel_copy import write
 from releases import whole_wheel
@@ -105,7 +105,7 @@ def original() -> Path:
 @pytest.fixture(autouse=True)
 def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """The verdicts on wheels that are nowhere but here stay out of the user's cache."""
-    monkeypatch.setattr(validate.Kept, "keep", lambda *_: None)
+    monkeypatch.setattr(verdicts.Kept, "keep", lambda *_: None)
 
 
 def validated(wheel: Path) -> tuple[int, dict[str, Any], dict[str, Any], list[str]]:

@@ -1,0 +1,151 @@
+"""The releases that a validation is about: of the index, of find-links folders, given by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from .index import Wheel, releases
+from .matrix import Release
+from .outcome import ExitCode, KvpatchError
+from .remote import RemoteWheel
+from .sources import local_release
+from .tree import PACKAGES
+
+FIRST = {"vllm": ">=0.8.5", "lmcache": ">=0.3.3"}
+"""The releases that are looked at where none are named: those the series was begun for."""
+
+Sides = Mapping[str, Sequence[Release]]
+"""The releases of each package, the oldest first."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for. A spec is one of PEP 440, empty for :data:`FIRST`.
+
+    ``max_download`` is the size in MB up to which a wheel is read whole where its server answers no
+    ranges.
+    """
+
+    specs: Mapping[str, str]
+    pre: bool = False
+    sources: tuple[Path, ...] = ()
+    jobs: int = 8
+    max_download: int = 0
+
+
+def offered(
+    asked: Request,
+    cache: Path,
+    remote: Callable[[Wheel], RemoteWheel],
+    folders: Sequence[Path],
+    given: Sequence[Release],
+) -> list[Release]:
+    """The releases that were asked for, and those ``given`` whatever was asked.
+
+    Raises:
+        KvpatchError: ``bad-spec`` (exit 2); ``no-network`` and others (exit 4), where the index
+            does not say which releases there are.
+    """
+    found = [release for name in PACKAGES for release in _listed(name, asked, cache, remote)]
+    return [*found, *_linked(folders, asked, found), *given]
+
+
+def by_version(found: Sequence[Release]) -> Sides:
+    """The releases of each package, by version.
+
+    Raises:
+        KvpatchError: ``no-releases``, exit 4.
+    """
+    sides = {
+        name: sorted((r for r in found if r.package == name), key=lambda r: r.version)
+        for name in PACKAGES
+    }
+    for name, side in sides.items():
+        if not side:
+            raise KvpatchError(
+                "no-releases",
+                f"no release of {name} is in what was asked for",
+                "widen --vllm or --lmcache, or give --pre",
+                ExitCode.ENVIRONMENT,
+            )
+    return sides
+
+
+def _listed(
+    name: str, asked: Request, cache: Path, remote: Callable[[Wheel], RemoteWheel]
+) -> Iterator[Release]:
+    spec = asked.specs.get(name) or FIRST[name]
+    for wheel in releases(name, spec, pre=asked.pre, cache=cache, sdists=True):
+        if wheel.sdist and not wheel.yanked:
+            yield Release.of(wheel, NoWheel(wheel))
+        elif not wheel.yanked:
+            yield Release.of(wheel, remote(wheel))
+
+
+def _linked(folders: Sequence[Path], asked: Request, found: Sequence[Release]) -> Iterator[Release]:
+    """The wheels of find-links folders, of releases that the index lacks."""
+    there = {(release.package, release.version) for release in found}
+    for path in sorted(path for folder in folders for path in folder.glob("*.whl")):
+        try:
+            name, version, _, _ = parse_wheel_filename(path.name)
+        except InvalidWheelFilename:
+            continue
+        if name not in PACKAGES or (name, version) in there:
+            continue
+        spec = specifiers(asked.specs.get(name) or FIRST[name])
+        if spec.contains(version, prereleases=True) and (asked.pre or not version.is_prerelease):
+            there.add((name, version))
+            yield local_release(path)
+
+
+@dataclass(frozen=True)
+class NoWheel:
+    """A release that has but a source distribution: a row that says so."""
+
+    sdist: Wheel
+
+    def read(self, path: str) -> bytes | None:  # noqa: ARG002
+        """Nothing can be read of it.
+
+        Raises:
+            KvpatchError: ``only-sdist``, exit 4.
+        """
+        raise KvpatchError(
+            "only-sdist",
+            f"{self.sdist.filename} is all that the index has of this release, and no wheel",
+            "build a wheel, and give it with --source",
+            ExitCode.ENVIRONMENT,
+        )
+
+    def opaque(self, module: str) -> bool:
+        """As :meth:`read`."""
+        return self.read(module) is not None
+
+    def metadata(self) -> bytes | None:
+        """As :meth:`read`."""
+        return self.read("METADATA")
+
+    def forget(self) -> None:
+        """Nothing is held."""
+
+
+def specifiers(spec: str) -> SpecifierSet:
+    """Which versions that text means.
+
+    Raises:
+        KvpatchError: ``bad-spec``, exit 2.
+    """
+    try:
+        return SpecifierSet(spec)
+    except InvalidSpecifier:
+        raise KvpatchError(
+            "bad-spec",
+            f"{spec!r} does not say which releases",
+            "write it as pip does, such as '>=0.26' or '==0.32.0'",
+            ExitCode.USAGE,
+        ) from None
