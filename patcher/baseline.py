@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from .outcome import ExitCode, KvpatchError
 from .pairs import Pairs, read
@@ -26,7 +28,12 @@ def green_before(baseline: Path | None) -> frozenset[tuple[str, str]]:
             known = read(content.decode("utf-8")).known
             return frozenset(pair for pair, told in known.items() if told.ok)
         pairs = data.get("data", data)["pairs"]
-        return frozenset((str(p["vllm"]), str(p["lmcache"])) for p in pairs if p["ok"])
+        # What was given with --source says nothing of a release of that version that is there too.
+        green = {
+            (str(p["vllm"]), str(p["lmcache"])): p["ok"]
+            for p in sorted(pairs, key=lambda p: "sources" not in p)
+        }
+        return frozenset(pair for pair, ok in green.items() if ok)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise KvpatchError(
             "bad-baseline",
@@ -38,20 +45,28 @@ def green_before(baseline: Path | None) -> frozenset[tuple[str, str]]:
 
 def regressions(matrix: Matrix, was: frozenset[tuple[str, str]]) -> Iterator[KvpatchError]:
     """The pairs that were green, and now are red or can't be read."""
-    now = {(str(pair["vllm"]), str(pair["lmcache"])): pair for pair in matrix.pairs}
+    now = defaultdict[tuple[str, str], list[Mapping[str, Any]]](list)
+    for pair in matrix.pairs:
+        now[str(pair["vllm"]), str(pair["lmcache"])].append(pair)
     versions = {(row.package, row.version) for row in matrix.rows}
     for vllm, lmcache in sorted(was):
-        pair = now.get((vllm, lmcache))
-        asked = {("vllm", vllm), ("lmcache", lmcache)} <= versions
-        if (pair is not None and pair["ok"]) or (pair is None and not asked):
-            continue
-        state = " ".join(pair["after"]) if pair else "not to be read"
-        yield KvpatchError(
-            "regression",
-            f"vLLM {vllm} with LMCache {lmcache} was green and is {state}",
-            "see its findings in `kvpatch validate --json`",
-            ExitCode.NO,
-        )
+        found = now[vllm, lmcache]
+        states = [_state(pair) for pair in found if not pair["ok"]]
+        if not found and {("vllm", vllm), ("lmcache", lmcache)} <= versions:
+            states = ["not to be read"]
+        for state in states:
+            yield KvpatchError(
+                "regression",
+                f"vLLM {vllm} with LMCache {lmcache} was green and is {state}",
+                "see its findings in `kvpatch validate --json`",
+                ExitCode.NO,
+            )
+
+
+def _state(pair: Mapping[str, Any]) -> str:
+    """Its letters, and of which files where they are not the released ones."""
+    letters, sources = " ".join(pair["after"]), pair.get("sources", {})
+    return f"{letters} ({', '.join(sources.values())})" if sources else letters
 
 
 def catalogue_before(path: Path | None) -> Pairs | None:

@@ -33,7 +33,9 @@ from .outcome import ExitCode, KvpatchError
 if TYPE_CHECKING:
     import requests
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 20.0
+"""Without a byte for so long a server is taken to be gone; it is asked three times more."""
+
 _SCHEMA = 2
 
 
@@ -192,9 +194,12 @@ def missing_extra() -> KvpatchError:
 
 def no_network(what: str, error: Exception) -> KvpatchError:
     """What to say of a failed request. Of the error only its kind: its text can hold a login."""
+    # What urllib3 gave up for, such as NameResolutionError, is kept inside.
+    reason = getattr(error.args[0], "reason", None) if error.args else None
+    kind = type(error if reason is None else reason).__name__
     return KvpatchError(
         "no-network",
-        f"{what} could not be read from the package index ({type(error).__name__})",
+        f"{what} could not be read from the package index ({kind})",
         "check the network, the proxy and the index that pip or uv is configured with; a private "
         "certificate goes into REQUESTS_CA_BUNDLE",
         ExitCode.ENVIRONMENT,

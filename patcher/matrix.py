@@ -62,7 +62,7 @@ class Release:
 class Row:
     """What planning the series on one release came to, or why it could not be read.
 
-    ``key`` is the release's.
+    ``key`` is the release's; ``given`` says that it came with ``--source``.
     """
 
     package: str
@@ -72,6 +72,7 @@ class Row:
     error: KvpatchError | None = None
     registered: bool = True
     key: str | None = None
+    given: bool = False
 
     @property
     def refused(self) -> list[Mapping[str, Any]]:

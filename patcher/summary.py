@@ -94,11 +94,16 @@ def catalogue(
     matrix: Matrix, asked: Request, earlier: Pairs | None, ran: Sequence[Ran] = ()
 ) -> str:
     """The text of ``pairs.json`` for a matrix; a run over a few releases leaves the others in."""
-    wheels = {
-        name: {r.version: r.key for r in matrix.rows if r.package == name} for name in PACKAGES
-    }
+    released = {(row.package, row.version) for row in matrix.rows if not row.given}
+    # A file that was given for a release of the index is not that release.
+    rows = [r for r in matrix.rows if not r.given or (r.package, r.version) not in released]
+    wheels = {name: {r.version: r.key for r in rows if r.package == name} for name in PACKAGES}
     return build(
-        matrix.pairs,
+        [
+            pair
+            for pair in matrix.pairs
+            if released.isdisjoint((name, str(pair[name])) for name in pair.get("sources", ()))
+        ],
         wheels,
         discover().digest,
         datetime.now(timezone.utc).date(),

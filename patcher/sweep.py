@@ -77,7 +77,7 @@ class Sweep:
             placed = _placed(lmcache, readable, checked[lmcache].pairs)
             pairs = (_with_sources(pair, [r for r in two if r in given]) for pair, two in placed)
             lmcaches.append(replace(checked[lmcache], pairs=tuple(pairs)))
-        return [rows[release] for release in found], lmcaches
+        return [replace(rows[r], given=r in given) for r in found], lmcaches
 
     def _telling(
         self, waiting: Collection[Release], ready: Callable[[Release], bool]

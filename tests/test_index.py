@@ -157,6 +157,19 @@ def test_an_answer_that_is_no_page_is_an_environment_failure(web: Web, answer: A
     assert (caught.value.code, caught.value.exit_code) == ("no-network", ExitCode.ENVIRONMENT)
 
 
+def test_why_an_index_can_t_be_reached_is_told_by_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvpatch.index.TIMEOUT_S", 0.05)
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        where = Index(f"http://127.0.0.1:{one.getsockname()[1]}/simple/")
+        with pytest.raises(KvpatchError, match=r"\(NewConnectionError\)"):
+            releases("demo", index=where)
+        one.listen()
+        # It takes the connection, and never answers.
+        with pytest.raises(KvpatchError, match=r"\(ReadTimeoutError\)"):
+            releases("demo", index=where)
+
+
 def test_a_failed_request_names_no_login_and_no_address() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))

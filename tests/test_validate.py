@@ -262,6 +262,19 @@ def test_a_source_of_a_release_that_the_index_has_too_is_told_from_it(
         found = kvpatch("validate", "--json", "--source", wheel).data["pairs"]
         told = [(p["ok"], p.get("sources")) for p in found if p["vllm"] == "0.25.1"]
         assert told == [(True, None), (False, {"vllm": wheel.name})]
+    catalogue, beside = tmp_path / "pairs.json", tmp_path / "beside.json"
+    kvpatch("validate", "--catalogue", catalogue)
+    # Neither is it taken into a catalogue for it, nor does it hide what became of it.
+    ran = kvpatch(
+        "validate", "--source", wheel, "--catalogue", beside, "--baseline", catalogue, "--json"
+    )
+    assert beside.read_text() == catalogue.read_text()
+    assert [error["message"] for error in ran.envelope["errors"]] == [
+        f"vLLM 0.25.1 with LMCache 0.5.6 was green and is A ({wheel.name})"
+    ]
+    report = tmp_path / "was.json"
+    report.write_text(json.dumps(ran.envelope))
+    assert kvpatch("validate", "--baseline", report).code == 0
     out = kvpatch("validate", "--source", wheel).out
     assert "0.25.1 (source)  0.5.6    H A          A            does not blend" in out
     assert f"(source) vLLM 0.25.1: {wheel.name}" in out
