@@ -15,8 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kvpatch import companion as companions
-from kvpatch import sweep
 from kvpatch.checking import Checker
 from kvpatch.companion import Work, companion, serve
 from kvpatch.fold import Memo, Options
@@ -24,8 +22,6 @@ from kvpatch.matrix import Release, Workshop
 from kvpatch.remote import Traffic
 from kvpatch.series import discover
 from kvpatch.sources import Folder
-from kvpatch.supply import Request
-from kvpatch.validate import validate
 from kvpatch.verdicts import Kept
 from packaging.version import Version
 from small_index import SmallIndex, listed, small_index
@@ -164,26 +160,6 @@ def test_each_order_is_answered_with_what_it_took(
     first, second = map(json.loads, answers.getvalue().splitlines())
     assert (first[0], second) == (len(index.ranges), [0, 0])
     assert first[1] > 0
-
-
-@pytest.mark.parametrize("affordable", [True, False])
-def test_validate_says_the_same_with_and_without_one(
-    index: SmallIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, affordable: bool
-) -> None:
-    monkeypatch.setattr(sweep, "_MANY", 1)
-    monkeypatch.setattr(sweep, "affordable", lambda: affordable)
-    started: list[Traffic] = []
-    start = companions.companion
-    monkeypatch.setattr(sweep, "companion", lambda t: (started.append(t), start(t))[1])
-    said: list[str] = []
-    matrix = validate(Request({}), tmp_path / "one", said.append)
-    alone = validate(Request({}, jobs=1), tmp_path / "two", lambda _: None)
-    assert bool(started) is affordable
-    assert (matrix.rows, matrix.pairs) == (alone.rows, alone.pairs)
-    assert [(p["vllm"], p["lmcache"]) for p in matrix.pairs] == [
-        (vllm, lmcache) for lmcache in LMCACHE for vllm in ("0.12.0", "0.25.1")
-    ]
-    assert sum(line.startswith("checking LMCache") for line in said) == len(LMCACHE)
 
 
 def test_what_is_unsound_or_has_no_hash_is_left_to_others(
