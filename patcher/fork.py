@@ -231,13 +231,19 @@ def refusal(tree: WheelTree, found: Plan) -> KvpatchError | None:
 def incurable(known: Pairs, pair: Mapping[str, Version]) -> KvpatchError | None:
     """Why a fork for that pair would be of no use, as ``apply`` refuses it.
 
-    None where the pair is not whole, or the catalogue does not have it with letter X or C left.
+    None where the pair is not whole, or the catalogue does not have it with X, C or the S that
+    strikes without GDS left.
     """
     if set(pair) != set(PACKAGES):
         return None
     both = [pair[name] for name in PACKAGES]
     told = known.of(*both)
-    left = [letter for letter in told.after if letter in ("X", "C")] if told else []
+    if told is None or told.ok:
+        return None
+    left = [letter for letter in told.after if letter in ("X", "C")]
+    if set(told.after) <= {"S", "V"}:
+        # S with GDS and V at default settings leave a pair green, so it is the S of everybody.
+        left = ["S"]
     if not left:
         return None
     return KvpatchError(

@@ -214,6 +214,12 @@ def beside_with(letters: str) -> str:
     return [lm for (vllm, lm), one in known if vllm == "0.32.0" and set(letters) & {*one.after}][-1]
 
 
+def corrupted() -> tuple[str, str]:
+    """A pair that is red for S alone, which strikes without GDS, too."""
+    known = load().known.items()
+    return next(pair for pair, one in known if not one.ok and one.after in (("S",), ("S", "V")))
+
+
 def test_a_pair_that_apply_refuses_is_not_forked_for(wheel: Path, out: Path) -> None:
     beside = beside_with("XC")
     ran = fork(wheel, out, "--beside", beside)
@@ -221,6 +227,13 @@ def test_a_pair_that_apply_refuses_is_not_forked_for(wheel: Path, out: Path) -> 
     assert f"vLLM 0.32.0 and LMCache {beside} can't blend, letter " in ran.error["message"]
     assert load().advice(Version("0.32.0"), Version(beside)) in ran.error["hint"]
     assert ran.data["fork"] is None
+
+
+def test_neither_is_one_whose_cache_is_corrupted_without_gds_too(out: Path, tmp_path: Path) -> None:
+    vllm, beside = corrupted()
+    ran = fork(build_wheel(tmp_path, vllm, FILES), out, "--beside", beside)
+    assert (ran.code, ran.error["code"], names(out)) == (3, "incurable", [])
+    assert "can't blend, letter S: " in ran.error["message"]
 
 
 def test_such_a_pair_is_refused_before_a_version_is_fetched(web: Web, out: Path) -> None:
