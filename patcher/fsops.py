@@ -8,10 +8,11 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from .attributes import attributes_of, give, surplus
 from .digest import sha256 as sha256
 from .outcome import ExitCode, KvpatchError
 
@@ -45,12 +46,13 @@ class Shape:
 
 @dataclass(frozen=True)
 class Found:
-    """A target as it stands; ``owner`` is uid and gid, ``mtime`` in ns, both of the bytes read."""
+    """A target as it stands; ``owner`` is uid and gid, ``mtime`` in ns, all of the bytes read."""
 
     shape: Shape
     content: bytes
     owner: tuple[int, int]
     mtime: int
+    attributes: Mapping[str, bytes]
 
 
 class Lock:
@@ -100,6 +102,7 @@ class Disk:
         mode: int = 0o644,
         owner: tuple[int, int] | None = None,
         mtime: int | None = None,
+        attributes: Mapping[str, bytes] | None = None,
     ) -> None:
         """Write a file that is not there yet, and see it onto the disk.
 
@@ -109,6 +112,8 @@ class Disk:
             mode: permission bits.
             owner: uid and gid, where they matter.
             mtime: in ns, where it matters.
+            attributes: its extended attributes, access control list included; None leaves those
+                that the folder gives.
         """
         self._before("create", path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -123,8 +128,15 @@ class Disk:
             if owner is not None and owner != (made.st_uid, made.st_gid):
                 self._before("chown", path)
                 os.fchown(descriptor, *owner)
+            for name in () if attributes is None else surplus(descriptor, attributes):
+                self._before("removexattr", path)
+                os.removexattr(descriptor, name)
             self._before("chmod", path)
             os.fchmod(descriptor, mode)
+            if attributes:
+                # After the mode, which would change the mask of an access control list.
+                self._before("setxattr", path)
+                give(descriptor, attributes)
             if mtime is not None:
                 self._before("utime", path)
                 os.utime(descriptor, ns=(mtime, mtime))
@@ -289,7 +301,8 @@ def look(disk: Disk, root: Path, path: str) -> Found | None:
         raise _odd("target-odd", f"{target} is not a regular file", _REINSTALL)
     content = disk.read(target)
     shape = Shape(sha256(content), stat.S_IMODE(status.st_mode), link)
-    return Found(shape, content, (status.st_uid, status.st_gid), status.st_mtime_ns)
+    owner = (status.st_uid, status.st_gid)
+    return Found(shape, content, owner, status.st_mtime_ns, attributes_of(target))
 
 
 _REINSTALL = "reinstall the distribution, then run the command again"

@@ -48,7 +48,7 @@ def mended(
 
 
 def write_over(path: Path, text: str) -> None:
-    """Put a text in the place of a file: whole or not at all, with its mode and owner.
+    """Put a text in the place of a file: whole or not at all, with its mode, owner and attributes.
 
     Raises:
         KvpatchError: ``not-written``, exit 4; the file is as it was.
@@ -62,7 +62,8 @@ def write_over(path: Path, text: str) -> None:
                 stream.flush()
                 os.fsync(stream.fileno())
             found = target.stat()
-            shutil.copymode(target, name)
+            shutil.copystat(target, name)
+            os.utime(name)
             if (os.geteuid(), os.getegid()) != (found.st_uid, found.st_gid):
                 os.chown(name, found.st_uid, found.st_gid)
             Path(name).replace(target)

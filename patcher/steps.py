@@ -54,7 +54,8 @@ def stage(
     transaction: str,
     content: Callable[[str], bytes] | None = None,
 ) -> None:
-    """Write beside a target what shall take its place, with the mode and owner it shall have.
+    """Write beside a target what shall take its place, with the mode, owner and attributes it
+    shall have.
 
     A link is made where its target has the bytes that it had, else a plain file of those bytes.
 
@@ -67,7 +68,7 @@ def stage(
         content: gives the bytes of a digest; by default the store's.
 
     Raises:
-        OSError: where mode or owner can't be kept, or there is no room.
+        OSError: where mode, owner or attributes can't be kept, or there is no room.
         KvpatchError: ``original-damaged``.
     """
     target = place.real / path
@@ -80,10 +81,11 @@ def stage(
     found = look(disk, place.real, path)
     if found is None:
         parent = target.parent.stat()
-        owner, old = (parent.st_uid, parent.st_gid), None
+        owner, old, attributes = (parent.st_uid, parent.st_gid), None, None
     else:
-        owner, old = found.owner, found.mtime
-    disk.write_new(new, data, mode=shape.mode, owner=owner, mtime=fresh_mtime(now_ns(), old))
+        owner, old, attributes = found.owner, found.mtime, found.attributes
+    mtime = fresh_mtime(now_ns(), old)
+    disk.write_new(new, data, mode=shape.mode, owner=owner, mtime=mtime, attributes=attributes)
 
 
 def switch(disk: Disk, place: SiteState, path: str, was: Shape | None, transaction: str) -> None:
