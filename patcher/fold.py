@@ -186,12 +186,17 @@ def _plan_strange(
     if more:
         judgements = {patch_id: Judgement(False, more) for patch_id in judgements}
     unknown = source.provenance is Provenance.UNKNOWN
-    if options.allow_unverified if unknown else options.accept_foreign:
+    accepted = options.allow_unverified if unknown else options.accept_foreign
+    # An edit of what kvpatch wrote holds the patch: as an original it could never be taken back.
+    if accepted and MARK not in file.content:
         basis = "unverified" if unknown else "foreign"
         return _fold(replace(file, basis=basis), package, items, source, options)
     file = replace(file, state="unknown" if unknown else "foreign")
+    told = (why, "") if source.written else ("", why)
     return file, {
-        patch_id: TargetPlan(file.path, Outcome.FOREIGN, _joined(judgement.reason, why))
+        patch_id: TargetPlan(
+            file.path, Outcome.FOREIGN, _joined(told[0], judgement.reason, told[1])
+        )
         for patch_id, judgement in judgements.items()
     }
 

@@ -22,7 +22,7 @@ from .plan import Options, Plan, plan
 from .series import Selection, discover, select
 from .staleness import CHANGED, MISSING, OURS, REINSTALLED, STALE, staleness
 from .steps import SiteState
-from .tree import Provenance
+from .tree import Provenance, Source
 
 if TYPE_CHECKING:
     from .processes import Running
@@ -84,14 +84,24 @@ class Host:
     @cached_property
     def in_place(self) -> frozenset[str]:
         """The patches whose work stands in some file as kvpatch wrote it, by the journals."""
-        found: set[str] = set()
+        written = [s.written for s in self._owned if s.provenance is Provenance.OURS]
+        return frozenset(patch_id for ids in written for patch_id in ids)
+
+    @cached_property
+    def in_edited(self) -> Mapping[str, frozenset[str]]:
+        """Path to the patches that kvpatch wrote into a file that somebody changed since."""
+        changed = [s for s in self._owned if s.provenance is Provenance.OTHER and s.written]
+        return {source.path: frozenset(source.written) for source in changed}
+
+    @cached_property
+    def _owned(self) -> tuple[Source, ...]:
+        """The files that the journals have, as they stand."""
+        found = []
         for name in self.environment.packages:
             for path in self.tree.owned(name):
                 with contextlib.suppress(Refusal):
-                    source = self.tree.source(name, path)
-                    if source is not None and source.provenance is Provenance.OURS:
-                        found.update(source.written)
-        return frozenset(found)
+                    found.append(self.tree.source(name, path))
+        return tuple(source for source in found if source is not None)
 
     @property
     def interrupted(self) -> bool:
@@ -156,6 +166,8 @@ class View:
     """Why a journal can't be written, where somebody looked."""
     taken_out: tuple[str, ...] = ()
     """The patches that are in place and not part of the plan: apply takes them out again."""
+    stuck: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Path to the patches that are not part of the plan, in a file that was changed since."""
 
 
 def open_host(where: Where, disk: Disk, *, needs: str | None = "vllm") -> Host:
@@ -192,12 +204,12 @@ def view(host: Host, choice: Choice) -> View:
     selection = select(discover(), host.versions, choice.only, choice.skip)
     options = replace(choice.options, known=catalogue_module.load())
     planned = plan(selection.series, host.tree, options)
-    return View(host, selection, planned, taken_out=_taken_out(host, planned))
-
-
-def _taken_out(host: Host, planned: Plan) -> tuple[str, ...]:
-    gone = host.in_place - {p.id for p in planned.patches if p.outcome not in _FOR_OTHERS}
-    return () if planned.refused else tuple(sorted(gone))
+    meant = {p.id for p in planned.patches if p.outcome not in _FOR_OTHERS}
+    taken_out = () if planned.refused else tuple(sorted(host.in_place - meant))
+    stuck = {
+        path: tuple(sorted(ids - meant)) for path, ids in host.in_edited.items() if ids - meant
+    }
+    return View(host, selection, planned, taken_out=taken_out, stuck=stuck)
 
 
 def _basis(journal: Journal, path: str) -> str:

@@ -101,11 +101,12 @@ class InstalledTree:
             why = problem or f"the RECORD of {installed.distribution} has no hash of {path}"
             return Source(path, content, Provenance.UNKNOWN, why=why)
         why = f"it differs from {installed.distribution} {installed.version} as released"
-        kept: bytes | None = None
         if (changed := self._changed(installed, path)) is not None:
             why = "it was changed after kvpatch wrote it"
             kept = site.store.original(changed.original)
-        return Source(path, content, Provenance.OTHER, kept, why=why)
+            wrote = changed.patches
+            return Source(path, content, Provenance.OTHER, kept, written=wrote, why=why)
+        return Source(path, content, Provenance.OTHER, why=why)
 
     def opaque(self, name: str, module: str) -> bool:
         """Whether the site folder has an extension of that module, or a folder of that name."""

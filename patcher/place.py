@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 OPTIONS = ("--python", "--site", "--state")
 _HERE = re.compile(
     r"`kvpatch (apply|status|verify|diff|revert|compat|doctor|smoke|profile [a-z-]+)"
-    r"( --force|(?: --(?:only|skip) \w+)+)?`"
+    r"((?: --(?:force|accept-foreign|(?:only|skip) \w+))+)?`"
 )
 
 

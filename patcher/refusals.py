@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,15 @@ from .target_probe import UNKNOWN_VERSION
 
 if TYPE_CHECKING:
     from .processes import Running
+
+
+REDO = (
+    "`kvpatch revert --force` keeps a copy of the edit and puts the originals back; make the edit "
+    "in the original, then run `kvpatch apply --accept-foreign`"
+)
+ELSEWHERE = (
+    "give the --state that apply was given, move the environment back to where it was patched"
+)
 
 
 def refuse(seen: View) -> None:
@@ -37,6 +46,18 @@ def refuse(seen: View) -> None:
         )
     if not seen.plan.goal_holds:
         raise goal_missed(seen)
+    for error in stuck(seen):
+        raise error
+
+
+def stuck(seen: View) -> Iterator[KvpatchError]:
+    """The errors for patches that are not chosen, and that can't be taken out of an edited file."""
+    for path, ids in seen.stuck.items():
+        yield KvpatchError(
+            "changed-since",
+            f"{path} holds {', '.join(ids)}, not chosen, and was changed since kvpatch wrote it",
+            REDO,
+        )
 
 
 def goal_missed(seen: View) -> KvpatchError:
@@ -140,14 +161,17 @@ def refuse_orphans(host: Host) -> None:
             raise KvpatchError(
                 "no-journal",
                 f"{file.path} holds code of kvpatch, and no journal here says how to take it out",
-                "give the --state that apply was given, move the environment back to where it was "
-                f"patched, or reinstall {file.distribution}",
+                f"{ELSEWHERE}, or reinstall {file.distribution}",
             )
 
 
 def way_out(seen: View, first: PatchPlan) -> str:
     """What to do about a patch that is refused."""
     own = {target.path for target in first.targets}
+    if own & set(seen.host.in_edited):
+        return REDO
+    if any(file.orphaned for file in seen.plan.files if file.path in own):
+        return f"{ELSEWHERE}, or reinstall {first.distribution}"
     reinstall = f"reinstall {first.distribution} {first.version} and apply again"
     if first.outcome is Outcome.FOREIGN:
         states = {file.state for file in seen.plan.files if file.path in own}

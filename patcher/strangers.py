@@ -82,7 +82,7 @@ def differences(stranger: Stranger, ours: bytes | None) -> str:
     names = differing(expected, function_hashes(source.content))
     if source.provenance is Provenance.UNKNOWN:
         return f"; it differs from the release in {_listed(names)}" if names else ""
-    return f" in {_listed(names)}" if names else " in blank lines or line ends alone"
+    return f", in {_listed(names)}" if names else ", in blank lines or line ends alone"
 
 
 def _listed(names: Sequence[str]) -> str:

