@@ -191,8 +191,9 @@ def compat_text(data: Mapping[str, Any] | None, *, cured: bool = False) -> list[
     for letter in dict.fromkeys((*before, *later)) if cured else later:
         findings = [f for f in data["findings"] if f["letter"] == letter]
         finding = next((f for f in findings if not f["cures"]), findings[0])
+        gds = ", only with GDS" if finding["scope"] == Scope.GDS.value else ""
         told = (
-            f"{letter}: {MEANINGS[letter]} ({finding['when']}): {finding['sentence']}; "
+            f"{letter}: {MEANINGS[letter]} ({finding['when']}{gds}): {finding['sentence']}; "
             f"{finding['path']}:{finding['line']}"
         )
         if letter not in later and finding["cures"]:

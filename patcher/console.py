@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -132,9 +133,10 @@ def _print_errors(errors: Sequence[KvpatchError], notes: Sequence[str] = ()) -> 
     try:
         for note in notes:
             click.echo(f"kvpatch: {note}", err=True)
-        for error in errors:
-            click.echo(f"kvpatch: {error.message}", err=True)
-            click.echo(f"    {error.hint}", err=True)
+        for hint, alike in groupby(errors, key=lambda error: error.hint):
+            for error in alike:
+                click.echo(f"kvpatch: {error.message}", err=True)
+            click.echo(f"    {hint}", err=True)
     except OSError:
         _silence(sys.stderr)
 

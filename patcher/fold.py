@@ -192,11 +192,9 @@ def _plan_strange(
         basis = "unverified" if unknown else "foreign"
         return _fold(replace(file, basis=basis), package, items, source, options)
     file = replace(file, state="unknown" if unknown else "foreign")
-    told = (why, "") if source.written else ("", why)
+    first, last = (why, "") if source.written else ("", why)
     return file, {
-        patch_id: TargetPlan(
-            file.path, Outcome.FOREIGN, _joined(told[0], judgement.reason, told[1])
-        )
+        patch_id: TargetPlan(file.path, Outcome.FOREIGN, _joined(first, judgement.reason, last))
         for patch_id, judgement in judgements.items()
     }
 

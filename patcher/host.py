@@ -14,13 +14,13 @@ from packaging.version import Version
 from . import catalogue as catalogue_module
 from .fsops import Disk
 from .installed import InstalledTree, Site
-from .journal import Journal, Store
+from .journal import DistributionState, Journal, Store
 from .locate import Environment, FileFacts, file_facts, locate
 from .outcome import KvpatchError, Outcome
 from .patch import Refusal
 from .plan import Options, Plan, plan
 from .series import Selection, discover, select
-from .staleness import CHANGED, MISSING, OURS, REINSTALLED, STALE, staleness
+from .staleness import CHANGED, MISSING, OURS, REINSTALLED, STALE, replaced, staleness
 from .steps import SiteState
 from .tree import Provenance, Source
 
@@ -75,7 +75,7 @@ class Host:
         """What became of every file that kvpatch wrote here, by the journals."""
         states = self.tree.distribution_states
         return tuple(
-            Standing(path, state, _basis(site.journal, path), (site.path / path).is_file())
+            _standing(site.path, site.journal, path, state, states)
             for site in self.sites.values()
             if site.journal is not None
             for path, state in staleness(site.journal, states).items()
@@ -119,6 +119,13 @@ class Standing:
     state: str
     basis: str = "pristine"
     plain: bool = True
+    gone: bool = False
+    """Whether it is not there because its distribution is not, or is another one."""
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether a revert writes its original."""
+        return self.state == OURS or (self.state == MISSING and not self.gone)
 
     @property
     def ours(self) -> bool:
@@ -168,6 +175,8 @@ class View:
     """The patches that are in place and not part of the plan: apply takes them out again."""
     stuck: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Path to the patches that are not part of the plan, in a file that was changed since."""
+    left_out: tuple[str, ...] = ()
+    """The patches for these releases that are neither chosen nor in place."""
 
 
 def open_host(where: Where, disk: Disk, *, needs: str | None = "vllm") -> Host:
@@ -209,11 +218,22 @@ def view(host: Host, choice: Choice) -> View:
     stuck = {
         path: tuple(sorted(ids - meant)) for path, ids in host.in_edited.items() if ids - meant
     }
-    return View(host, selection, planned, taken_out=taken_out, stuck=stuck)
+    left_out = tuple(patch for patch in selection.left_out if patch not in host.in_place)
+    return View(host, selection, planned, taken_out=taken_out, stuck=stuck, left_out=left_out)
 
 
-def _basis(journal: Journal, path: str) -> str:
-    return next((entry.basis for entry in journal.known if entry.path == path), "pristine")
+def _standing(
+    site: Path,
+    journal: Journal,
+    path: str,
+    state: str,
+    installed: Mapping[str, DistributionState],
+) -> Standing:
+    entry = next(entry for entry in journal.known if entry.path == path)
+    file = site / path
+    # As a revert has it, which makes no folder for a file.
+    gone = replaced(journal, entry.distribution, installed) or not file.parent.is_dir()
+    return Standing(path, state, entry.basis, file.is_file(), gone)
 
 
 def with_facts(seen: View) -> View:

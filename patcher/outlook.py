@@ -42,7 +42,8 @@ class Outlook:
         versions = self.seen.host.versions
         if set(versions) >= set(PACKAGES):
             pair = versions["vllm"], versions["lmcache"]
-            told.append(f"catalogue   {load().standing(*pair)}")
+            whole = " with all patches" if self.seen.left_out else ""
+            told.append(f"catalogue   {load().standing(*pair)}{whole}")
             if self.after.complete and not self.after.green:
                 told.append(f"instead     {self._instead(*pair)}")
         return told
@@ -94,14 +95,20 @@ def findings_on(where: Where, disk: Disk) -> tuple[Finding, ...]:
     return check_tree(host.tree, discover().members).findings
 
 
-def compat_report(seen: View, heading: str) -> Report:
-    """What ``kvpatch compat`` says of a host; exit 1 where the pair doesn't blend in any way."""
+def compat_report(seen: View, heading: str, apply: str) -> Report:
+    """What ``kvpatch compat`` says of a host; exit 1 where the pair doesn't blend in any way.
+
+    Args:
+        seen: the host, planned on.
+        heading: the first line.
+        apply: the command that applies the plan.
+    """
     found = outlook(seen)
     lines = [heading, "", *found.lines(cured=True)]
     data = {"compat": found.data}
     if not found.before.complete:
         raise _missing(seen)
-    lines.append(f"blends      {_answer(found)}")
+    lines.append(f"blends      {_answer(found, apply)}")
     code = ExitCode.DONE if found.after.green else ExitCode.NO
     return Report("compat", "\n".join(lines), data, code)
 
@@ -122,14 +129,14 @@ def _missing(seen: View) -> KvpatchError:
     )
 
 
-def _answer(found: Outlook) -> str:
+def _answer(found: Outlook, apply: str) -> str:
     if not found.after.green:
         return "no, not even with the patches this kvpatch has"
     settings = ", with the settings named above" if found.after.settings else ""
-    if not found.before.green:
-        return f"after `kvpatch apply`{settings}"
     seen = found.seen
     pending = [p.id for p in seen.plan.patches if p.outcome is Outcome.PENDING]
-    beside = [*pending, *(i for i in seen.selection.left_out if i not in seen.host.in_place)]
+    beside = seen.left_out if not found.before.green else (*pending, *seen.left_out)
     rest = f"; not in place: {', '.join(beside)}, which no letter tells of" if beside else ""
-    return f"yes{settings}{rest}"
+    if found.before.green:
+        return f"yes{settings}{rest}"
+    return f"after {apply}{settings}{rest.replace('not in place', 'without')}"

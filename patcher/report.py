@@ -15,21 +15,20 @@ from .outcome import Outcome
 from .plan import PatchPlan, Plan
 from .report_data import patched, revertible
 from .series import Member
-from .staleness import PUT_BACK, REINSTALLED
+from .staleness import PUT_BACK
 from .tree import Package
 
 RESTART = "restart vLLM: a running engine keeps the code it started with"
-MORE = "`kvpatch smoke` proves that it blends; `kvpatch profile gds-blend` makes its configuration"
 _MOST_NAMED = 3
 
 
-def written_lines(plan: Plan, back: str, *, blends: bool = True) -> list[str]:
+def written_lines(plan: Plan, back: str, profile: str | None) -> list[str]:
     """What an apply wrote, how it is taken back, what was not judged, and what comes next.
 
     Args:
         plan: what was applied.
         back: the command line that takes it back.
-        blends: whether the pair does, as far as its letters tell.
+        profile: the one to go on with; None where the pair does not blend.
     """
     pending = [file for file in plan.files if file.pending]
     names = [file.path for file in pending]
@@ -37,7 +36,12 @@ def written_lines(plan: Plan, back: str, *, blends: bool = True) -> list[str]:
     lines = [f"wrote {what}; `{back}` takes it back"]
     if found := [file.path for file in pending if file.basis != "pristine"]:
         lines.append(f"{', '.join(found)}: patched on top of what was found, which was not judged")
-    return [*lines, *([MORE] if blends else []), RESTART]
+    if profile is not None:
+        lines.append(
+            "`kvpatch smoke` proves that it blends; "
+            f"`kvpatch profile {profile}` makes its configuration"
+        )
+    return [*lines, RESTART]
 
 
 def _pair_line(known: Mapping[str, Any] | None) -> list[str]:
@@ -72,7 +76,7 @@ def status_text(seen: View, known: Mapping[str, Any] | None = None) -> str:
     for name, installed in seen.host.environment.packages.items():
         lines += [f"hidden      another {name}, in {path}" for path in installed.shadowed]
     lines += ["", *_table(_file_rows(seen)), "", patches_text(seen.plan)]
-    lines += taken_out_lines(seen)
+    lines += [*left_out_lines(seen), *taken_out_lines(seen)]
     if untested := _untested(seen.plan):
         lines += ["", untested]
     return "\n".join(lines)
@@ -86,6 +90,14 @@ def taken_out_lines(seen: View, *, done: bool = False) -> list[str]:
     if done:
         return ["", f"taken out, because the plan is without them: {ids}"]
     return ["", f"in place, and apply would take them out, for the plan is without them: {ids}"]
+
+
+def left_out_lines(seen: View) -> list[str]:
+    """Which patches for this pair are neither chosen nor in place."""
+    if not seen.left_out:
+        return []
+    ids = ", ".join(seen.left_out)
+    return ["", f"left out, though they are for this pair (`kvpatch show ID` says what for): {ids}"]
 
 
 def environment_line(seen: View) -> str:
@@ -184,12 +196,12 @@ def _back_answer(seen: View) -> str:
     stuck = [item for item in standings if not item.revertible]
     if stuck:
         return f"not as it stands: {stuck[0].path} {stuck[0].sentence}"
-    count = sum(item.state != REINSTALLED for item in standings)
+    count = sum(item.comes_back for item in standings)
     if not count:
-        return "nothing to take back: what kvpatch wrote was reinstalled since"
+        return "nothing to take back: what kvpatch wrote is not there any more"
     files = "1 file" if count == 1 else f"{count} files"
     back = command(seen.host.where, "revert")
-    edited = [item.path for item in standings if item.basis != "pristine"]
+    edited = [item.path for item in standings if item.comes_back and item.basis != "pristine"]
     how = f", {edited[0]} as it was found, not as released" if edited else ""
     return f"yes, `{back}` puts {files} back byte for byte{how}"
 

@@ -37,6 +37,7 @@ def plan_data(seen: View) -> dict[str, Any]:
         "interrupted": seen.host.interrupted,
         "taken_along": list(seen.selection.taken_along),
         "taken_out": list(seen.taken_out),
+        "left_out": list(seen.left_out),
         "running": [{"pid": item.pid, "command": item.command} for item in seen.running],
         "patches": [patch_data(patch) for patch in seen.plan.patches],
         "files": [file_data(file) for file in seen.plan.files],
@@ -83,11 +84,13 @@ def file_data(file: FilePlan) -> dict[str, Any]:
 
 
 def patched(plan: Plan) -> bool:
-    """Whether each patch of the plan that cures a letter of this pair is in place."""
+    """Whether the plan has nothing more to put in, and each cure for this pair is in place."""
     done = (Outcome.ALREADY, Outcome.APPLIED, Outcome.ABSORBED)
     cures = [patch for patch in plan.patches if patch.cures]
     met = [patch for patch in cures if patch.outcome in done]
-    return bool(met) and all(
+    if not met or any(patch.outcome is Outcome.PENDING for patch in plan.patches):
+        return False
+    return all(
         patch.outcome in (*done, Outcome.OUT_OF_RANGE, Outcome.NOT_NEEDED) for patch in cures
     )
 

@@ -80,7 +80,10 @@ class Series:
 
 @dataclass(frozen=True)
 class Selection:
-    """The patches a command is about, those that came along, and those that were left out."""
+    """The patches a command is about, those that came along, and those that were left out.
+
+    Only what is meant for the installed releases counts as left out.
+    """
 
     series: Series
     taken_along: tuple[str, ...] = ()
@@ -162,7 +165,7 @@ def select(
             ExitCode.USAGE,
         )
     members = tuple(member for member in series.members if member.id in wanted)
-    left_out = tuple(member.id for member in there if member.id not in wanted)
+    left_out = tuple(m.id for m in there if m.id not in wanted and _meant(m, versions))
     return Selection(Series(members), tuple(sorted(wanted - named)), left_out)
 
 
@@ -174,6 +177,13 @@ def _registering(series: Series, versions: Mapping[str, Version]) -> set[str]:
         if (version := versions.get(member.patch.distribution)) is not None
         and member.patch.in_range(version)
     }
+
+
+def _meant(member: Member, versions: Mapping[str, Version]) -> bool:
+    patch, version = member.patch, versions.get(member.patch.distribution)
+    if version is None or not patch.in_range(version):
+        return False
+    return patch.when is None or patch.when.holds(versions)
 
 
 def _needs(member: Member, versions: Mapping[str, Version]) -> Iterable[str]:

@@ -7,17 +7,19 @@ import importlib
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from . import application, place, refusals
 from . import host as hosts
 from .fsops import Disk
 from .host import Choice, View, Where
-from .outcome import ExitCode, KvpatchError, Report
-from .plan import FilePlan
+from .outcome import ExitCode, KvpatchError, Outcome, Report
+from .plan import FilePlan, Plan
 from .report import (
     command,
     environment_line,
     journal_lines,
+    left_out_lines,
     patch_details,
     patches_text,
     revert_text,
@@ -28,6 +30,12 @@ from .report import (
 )
 from .report_data import member_data, pair_data, plan_data
 from .series import discover
+
+if TYPE_CHECKING:
+    from .outlook import Outlook
+
+_FOR_GDS = "KV009"
+"""The patch without which nothing is loaded from GDS to be blended."""
 
 
 def status(where: Where, choice: Choice, disk: Disk) -> Report:
@@ -53,7 +61,7 @@ def diff(where: Where, choice: Choice, disk: Disk) -> Report:
         seen = hosts.view(hosts.open_host(where, disk), choice)
         data = plan_data(seen)
     text = "".join(_unified(file) for file in seen.plan.changes)
-    notes = () if text else (_no_diff(seen),)
+    notes = _refused_pair(seen, choice) if text else (_no_diff(seen),)
     return Report("diff", text.rstrip("\n"), {**data, "diff": text}, notes=notes)
 
 
@@ -69,7 +77,7 @@ def apply(
     found = done.outlook
     compat = {"compat": found.data if found else None}
     lines = [environment_line(done.view), "", patches_text(done.view.plan)]
-    lines += [*taken_out_lines(done.view, done=done.written), ""]
+    lines += [*left_out_lines(done.view), *taken_out_lines(done.view, done=done.written), ""]
     lines += [*found.lines(), ""] if found else []
     if done.refusal is not None:
         data = {**plan_data(done.view), **compat, "written": False, "dry_run": dry_run}
@@ -77,8 +85,7 @@ def apply(
         return Report("apply", text, data, done.refusal.exit_code, (done.refusal,))
     if done.written:
         back = command(done.view.host.where, "revert")
-        blends = found is None or found.after.green or not found.after.complete
-        lines += written_lines(done.view.plan, back, blends=blends)
+        lines += written_lines(done.view.plan, back, _profile(done.view.plan, found))
     elif done.view.plan.changes:
         lines.append("nothing was written: this was a dry run, and apply would go through")
     else:
@@ -95,7 +102,7 @@ def compat(where: Where, choice: Choice, disk: Disk) -> Report:
     _know(choice)
     with _looking():
         seen = hosts.view(hosts.open_host(where, disk), choice)
-        return compat_report(seen, environment_line(seen))
+        return compat_report(seen, environment_line(seen), _apply(choice))
 
 
 def verify(where: Where, choice: Choice, disk: Disk) -> Report:
@@ -126,9 +133,11 @@ def verify(where: Where, choice: Choice, disk: Disk) -> Report:
         errors.append(error)
     if host.interrupted:
         errors.append(_interrupted())
-    text = "\n".join([environment_line(seen), "", patches_text(seen.plan), *taken_out_lines(seen)])
+    beside = [*left_out_lines(seen), *taken_out_lines(seen)]
+    text = "\n".join([environment_line(seen), "", patches_text(seen.plan), *beside])
     if not errors:
-        text += "\n".join(["\n\neverything is in place", *journal_lines(seen)])
+        whole = "" if "lmcache" in seen.host.environment.packages else " in vLLM"
+        text += "\n".join([f"\n\neverything is in place{whole}", *journal_lines(seen)])
     code = ExitCode.NO if errors else ExitCode.DONE
     return Report("verify", text, data, code, tuple(errors), _without_lmcache(seen))
 
@@ -200,6 +209,15 @@ def _looking() -> Iterator[None]:
         raise
 
 
+def _profile(plan: Plan, found: Outlook | None) -> str | None:
+    """The profile to go on with after an apply; None where the pair does not blend."""
+    if found is not None and found.after.complete and not found.after.green:
+        return None
+    done = (Outcome.APPLIED, Outcome.ALREADY, Outcome.ABSORBED)
+    gds = any(patch.id == _FOR_GDS and patch.outcome in done for patch in plan.patches)
+    return "gds-blend" if gds or found is None else "blend"
+
+
 def _unified(file: FilePlan) -> str:
     import difflib
 
@@ -213,12 +231,21 @@ def _unified(file: FilePlan) -> str:
 
 def _no_diff(seen: View) -> str:
     if seen.plan.refused:
-        reason = seen.plan.refused[0].reason
-    else:
-        reason = (
-            "everything is in place" if seen.plan.goal_holds else refusals.goal_missed(seen).message
-        )
+        first = seen.plan.refused[0]
+        return f"apply would refuse: {first.id} is {first.outcome.value}: {first.reason}"
+    reason = (
+        "everything is in place" if seen.plan.goal_holds else refusals.goal_missed(seen).message
+    )
     return f"apply would change nothing: {reason}"
+
+
+def _refused_pair(seen: View, choice: Choice) -> tuple[str, ...]:
+    """That apply would refuse the pair, as far as the catalogue tells."""
+    known = pair_data(seen.host.versions) or {}
+    stay = [letter for letter in known.get("after") or () if letter in "XC"]
+    if not stay or choice.only:
+        return ()
+    return (f"apply would refuse this pair, for letter {stay[0]} stays",)
 
 
 def _apply(choice: Choice) -> str:
@@ -230,7 +257,11 @@ def _apply(choice: Choice) -> str:
 def _without_lmcache(seen: View) -> tuple[str, ...]:
     if "lmcache" in seen.host.environment.packages:
         return ()
-    return ("LMCache is not installed here: until it is, the patches change nothing",)
+    told = (
+        "LMCache is not installed here: until it is, the patches change nothing; its own go in by "
+        "`kvpatch apply` once it is there"
+    )
+    return (told,)
 
 
 def _left_over(file: FilePlan, choice: Choice) -> KvpatchError:

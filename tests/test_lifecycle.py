@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,13 +25,11 @@ from commands import (
 )
 from fake_site import BY_HAND, EARLY, LATE, WORKER, FakeSite, install, make_site
 from hand_edits import edited_site, released_site
-from kvpatch import host, verbs
 from kvpatch.fsops import Disk
-from kvpatch.patch import Judgement, Patch, Target
-from kvpatch.series import Member, Series, discover
+from kvpatch.patch import Target
+from kvpatch.series import Member, discover
+from other_series import CACHE, PARALLEL, rank_patch, series, vllm_members
 
-CACHE = "lmcache/v1/cache.py"
-PARALLEL = "vllm/distributed/parallel_state.py"
 LMCACHE = {"lmcache/__init__.py": "", CACHE: "RANK = 0\n"}
 
 
@@ -50,52 +47,6 @@ def early(tmp_path: Path) -> FakeSite:
 def site(request: pytest.FixtureRequest) -> FakeSite:
     found: FakeSite = request.getfixturevalue(request.param)
     return found
-
-
-def vllm_members() -> tuple[Member, ...]:
-    """The patches of vLLM, which the small packages here are written for."""
-    return tuple(item for item in discover().members if item.patch.distribution == "vllm")
-
-
-@contextmanager
-def series(*members: Member) -> Iterator[None]:
-    """The series that this kvpatch has."""
-    with pytest.MonkeyPatch.context() as patcher:
-        for module in (host, verbs):
-            patcher.setattr(module, "discover", lambda: Series(members))
-        yield
-
-
-def rank_patch(path: str = CACHE) -> Member:
-    """A patch of another file, as another series may have one."""
-    import ast
-
-    import libcst as cst
-
-    wanted = "RANK = 1"
-
-    def transform(module: cst.Module) -> cst.Module:
-        return module.with_changes(body=[cst.parse_statement(wanted)])
-
-    def done(module: ast.Module, version: object) -> Judgement:
-        return Judgement(ast.unparse(module) == wanted, "the rank is what it has to be")
-
-    def faithful(before: ast.Module, after: ast.Module) -> Judgement:
-        return Judgement(holds=True, reason="")
-
-    patch = Patch(
-        id="KV900",
-        distribution=path.partition("/")[0],
-        targets=(Target(path, ">=0.3", transform),),
-        versions=">=0.3",
-        why="For the tests.",
-        how="Sets the rank.",
-        upstream="none",
-        retire_when="never",
-        post_condition=done,
-        faithful=faithful,
-    )
-    return Member(patch, "Set the rank", (), "digest of the rank")
 
 
 def other_kv001() -> Member:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from commands import kvpatch, on
 from fake_site import FakeSite, install, make_site
 from kvpatch import pairs
+from other_series import PARALLEL, rank_patch, series, vllm_members
 from packaging.version import Version
 from pair_stand_in import (
     ATTENTION,
@@ -183,3 +185,59 @@ def test_reading_the_letters_changes_nothing(tmp_path: Path) -> None:
     on(site, "compat")
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     assert (site.path / WORKER).is_file()
+
+
+@pytest.fixture
+def with_rank(tmp_path: Path) -> Iterator[FakeSite]:
+    """A host, and a series with a patch that no letter tells of."""
+    with series(*vllm_members(), rank_patch(PARALLEL)):
+        yield host(tmp_path, {PARALLEL: "RANK = 0\n"})
+
+
+def test_what_is_left_out_of_the_choice_is_told_with_what_is_known_of_all(
+    with_rank: FakeSite,
+) -> None:
+    site = with_rank
+    assert "left out" not in kvpatch("status", "--site", site.path).out
+    assert on(site, "status").data["left_out"] == []
+    words = ("--skip", "KV900", "--site", site.path)
+    line = "left out, though they are for this pair (`kvpatch show ID` says what for): KV900"
+    for verb in ("status", "apply", "verify"):
+        assert line in kvpatch(verb, *words).out
+        assert on(site, verb, "--skip", "KV900").data["left_out"] == ["KV900"]
+    assert "with all patches" in answer(kvpatch("compat", *words).out, "catalogue")
+    told = answer(kvpatch("compat", *words).out, "blends")
+    assert told == "yes; not in place: KV900, which no letter tells of"
+    status = answer(kvpatch("status", "--site", site.path).out, "patched")
+    assert status.startswith("no, only with KV001; ")
+    assert on(site, "status").data["patched"] is False
+
+
+def test_compat_names_the_apply_of_the_same_choice(with_rank: FakeSite) -> None:
+    text = kvpatch("compat", "--skip", "KV900", "--site", with_rank.path).out
+    assert answer(text, "blends") == (
+        f"after `kvpatch apply --site {with_rank.path} --skip KV900`; without: KV900, which no "
+        "letter tells of"
+    )
+
+
+def test_apply_goes_on_with_a_profile_that_the_pair_can_run(tmp_path: Path) -> None:
+    site = host(tmp_path)
+    told = kvpatch("apply", "--site", site.path).out
+    assert f"`kvpatch profile blend --site {site.path}` makes its configuration" in told
+
+
+def test_diff_says_where_apply_would_refuse_the_pair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = host(tmp_path)
+    assert "refuse" not in kvpatch("diff", "--site", site.path).err
+    monkeypatch.setattr("kvpatch.verbs.pair_data", lambda _: {"after": ["X", "C"]})
+    told = kvpatch("diff", "--site", site.path)
+    assert "apply would refuse this pair, for letter X stays" in told.err
+    assert "apply would refuse" not in kvpatch("diff", "--only", "KV001", "--site", site.path).err
+
+
+def answer(text: str, question: str) -> str:
+    (line,) = [line for line in text.splitlines() if line.startswith(question)]
+    return line.removeprefix(question).strip()

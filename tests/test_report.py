@@ -68,7 +68,7 @@ def test_a_patched_host_on_which_apply_would_refuse_something_else_is_still_patc
         (["ours"], "yes, `kvpatch revert` puts 1 file back byte for byte"),
         (["ours", "ours"], "yes, `kvpatch revert` puts 2 files back byte for byte"),
         (["ours", "reinstalled"], "yes, `kvpatch revert` puts 1 file back byte for byte"),
-        (["reinstalled"], "nothing to take back: what kvpatch wrote was reinstalled since"),
+        (["reinstalled"], "nothing to take back: what kvpatch wrote is not there any more"),
         (["stale"], "not as it stands: vllm/a.py is stale"),
         (["ours", "changed"], "not as it stands: vllm/a.py was changed since kvpatch wrote it"),
         (["missing"], "yes, `kvpatch revert` puts 1 file back byte for byte"),
@@ -221,7 +221,10 @@ def test_what_was_written_is_said_and_what_was_not_judged(
         FilePlan(f"vllm/{n}.py", "vllm", "vllm", "pristine", b"a", b"a", digest(b"b"), basis=basis)
         for n in range(count)
     )
-    lines = written_lines(Plan((patch(Outcome.PENDING),), files), "kvpatch revert")
+    planned = Plan((patch(Outcome.PENDING),), files)
+    lines = written_lines(planned, "kvpatch revert", "blend")
     assert lines[: len(said)] == said
+    assert "`kvpatch profile blend` makes its configuration" in lines[-2]
     assert len(lines) == len(said) + 2
     assert lines[-1].startswith("restart vLLM")
+    assert written_lines(planned, "kvpatch revert", None) == [*said, lines[-1]]

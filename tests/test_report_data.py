@@ -40,6 +40,7 @@ from views import file, patch, view
         ([Outcome.ALREADY, Outcome.PENDING], False),
         ([Outcome.ALREADY, Outcome.FOREIGN], False),
         ([Outcome.PENDING], False),
+        ([Outcome.ALREADY, Outcome.MISSING], False),
         ([Outcome.OUT_OF_RANGE], False),
         ([Outcome.NOT_INSTALLED], False),
         ([], False),
@@ -50,6 +51,13 @@ def test_a_host_is_patched_when_every_cure_that_is_meant_for_it_is_in_place(
 ) -> None:
     patches = tuple(patch(outcome, f"KV00{n}") for n, outcome in enumerate(outcomes))
     assert patched(Plan(patches, ())) is expected
+
+
+def test_a_host_is_not_patched_where_one_is_pending_that_no_letter_tells_of() -> None:
+    beside = replace(patch(Outcome.PENDING, "KV010"), cures=())
+    assert not patched(Plan((patch(Outcome.ALREADY), beside), ()))
+    done = replace(beside, outcome=Outcome.ALREADY)
+    assert patched(Plan((patch(Outcome.ALREADY), done), ()))
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ PLANNED = [
     "interrupted",
     "taken_along",
     "taken_out",
+    "left_out",
     "running",
     "patches",
     "files",
@@ -395,12 +396,14 @@ def test_apply_says_that_it_can_be_taken_back(site: FakeSite) -> None:
 
 
 def test_diff_says_why_apply_would_change_nothing(tmp_path: Path) -> None:
-    for state, reason in (("too old", "0.8.4 is not supported"), ("foreign", "differs from")):
+    for state, told in (
+        ("too old", "apply would change nothing: vLLM 0.8.4 is not supported"),
+        ("foreign", "apply would refuse: KV001 is foreign: "),
+    ):
         site = prepare(tmp_path / state, state)
         ran = kvpatch("diff", "--site", site)
         assert ran.out == ""
-        assert ran.err.startswith("kvpatch: apply would change nothing: ")
-        assert reason in ran.err
+        assert ran.err.startswith(f"kvpatch: {told}")
 
 
 def test_the_diff_is_in_the_data_too(site: FakeSite) -> None:
