@@ -26,7 +26,7 @@ from .staleness import PUT_BACK
 if TYPE_CHECKING:
     from .outlook import Outlook
     from .processes import Running
-    from .transaction import FileReport, SiteChanges
+    from .transaction import FileReport, Recovered, SiteChanges
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,8 @@ def apply(
     from .transaction import commit, recover
 
     if host.interrupted and not dry_run:
+        if not while_running:
+            refuse_running(running_in(host))
         recover(host.places, disk=disk)
         host = open_host(host.where, disk)
     try:
@@ -125,8 +127,11 @@ def revert(
     from .transaction import revert as put_back
 
     host = _open_to_revert(where, disk)
+    recovered: tuple[Recovered, ...] = ()
     if host.interrupted and not dry_run:
-        recover(host.places, disk=disk)
+        if not while_running:
+            refuse_running(running_in(host))
+        recovered = recover(host.places, disk=disk)
         host = _open_to_revert(where, disk)
     put = partial(
         put_back,
@@ -144,17 +149,28 @@ def revert(
             check_replaceable(Path(file.site), file.path)
     check_journals(site.store for site in host.sites.values() if ahead.files and site.journal)
     done = ahead if dry_run else put()
+    recovered += done.recovered
+    kept = tuple(path for one in recovered for path in one.archives)
     if not done.files:
-        refuse_orphans(host)
-    return Reverted(host, done.files, done.archives, written=done.transaction is not None)
+        refuse_orphans(host, kept)
+    # What a crash left is put right first, and often that is all of it.
+    files = {(file.site, file.path): file for one in recovered for file in one.moved}
+    written = bool(files) or done.transaction is not None
+    files |= {(file.site, file.path): file for file in done.files}
+    return Reverted(host, tuple(files.values()), (*kept, *done.archives), written=written)
 
 
 def _open_to_revert(where: Where, disk: Disk) -> Host:
-    """The host; where what is installed can't be told, the site folder that was given alone."""
+    """The host, with what is left of it; where that can't be told, the site folder given alone."""
     try:
         return open_host(where, disk, needs=None if where.site else "vllm")
     except KvpatchError as error:
-        if error.code != "two-distributions":
+        if error.code == "no-vllm":
+            # What was patched beside a vLLM that is gone is still to be put back.
+            left = open_host(where, disk, needs=None)
+            if any(site.journal is not None for site in left.sites.values()):
+                return left
+        elif error.code != "two-distributions":
             raise
         if where.site is None:
             error.hint += "; `kvpatch revert --site DIR` needs nothing but the journal"

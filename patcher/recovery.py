@@ -14,9 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import archive
+from .draft import FileReport
 from .fsops import Disk, Shape, environment_errors, look
 from .journal import Journal, Store, state_directory
 from .outcome import ExitCode, KvpatchError
+from .staleness import MISSING, PUT_BACK
 from .steps import SiteState, settle_names, stage, switch, unstage
 
 FINISHED = "finished"
@@ -27,8 +29,9 @@ ROLLED_BACK = "rolled-back"
 class Recovered:
     """What was done about one unfinished transaction.
 
-    ``conflicts`` are the files that someone else changed meanwhile; they were left alone, and the
-    journal with its originals is in ``archives``.
+    ``files`` are where they shall be; ``moved`` says what was written of them now. ``conflicts``
+    are the files that someone else changed meanwhile; they were left alone, and the journal with
+    its originals is in ``archives``.
     """
 
     transaction: str
@@ -36,6 +39,7 @@ class Recovered:
     files: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
     archives: tuple[Path, ...] = ()
+    moved: tuple[FileReport, ...] = ()
 
 
 def recover(sites: Sequence[SiteState], *, disk: Disk) -> tuple[Recovered, ...]:
@@ -174,9 +178,11 @@ def resolve(group: Sequence[SiteState], sample: Journal, disk: Disk, *, forward:
     touched: list[str] = []
     conflicts: list[str] = []
     archives: list[Path] = []
+    moved: list[FileReport] = []
     for place, journal in members.values():
-        moved, clashing = _bring(disk, place, journal, forward=forward)
-        touched += moved
+        settled, clashing, written = _bring(disk, place, journal, forward=forward)
+        touched += settled
+        moved += written
         conflicts += clashing
         if clashing:
             archives.append(archive.keep(place.store, journal))
@@ -191,6 +197,7 @@ def resolve(group: Sequence[SiteState], sample: Journal, disk: Disk, *, forward:
         tuple(touched),
         tuple(conflicts),
         tuple(archives),
+        tuple(moved),
     )
 
 
@@ -205,9 +212,9 @@ def finish(place: SiteState, journal: Journal, *, forward: bool) -> None:
 
 def _bring(
     disk: Disk, place: SiteState, journal: Journal, *, forward: bool
-) -> tuple[list[str], list[str]]:
+) -> tuple[list[str], list[str], list[FileReport]]:
     """Bring the files of one site folder where they shall be, but none that others changed."""
-    touched, conflicts = [], []
+    touched, conflicts, moved = [], [], []
     name = journal.transaction
     for path, step in journal.steps.items():
         source, goal = (step.before, step.after) if forward else (step.after, step.before)
@@ -229,8 +236,19 @@ def _bring(
             # An apply that goes forward was in place: someone put the former bytes back since.
             _put(disk, place, path, source, goal, name)
             touched.append(path)
+            moved.append(_told(place, journal, path, source, goal))
     settle_names(disk, place, touched, journal.prefixes, strict=forward)
-    return [str(place.real / path) for path in touched], conflicts
+    return [str(place.real / path) for path in touched], conflicts, moved
+
+
+def _told(
+    place: SiteState, journal: Journal, path: str, source: Shape | None, goal: Shape | None
+) -> FileReport:
+    entries = [entry for entry in journal.known if entry.path == path]
+    before, after = (shape.digest if shape else None for shape in (source, goal))
+    state = PUT_BACK if after in {entry.original for entry in entries} else "written"
+    state = state if goal else MISSING
+    return FileReport(str(place.real), path, entries[0].distribution, state, before, after)
 
 
 def _put(

@@ -197,6 +197,8 @@ def _back_answer(seen: View) -> str:
     if stuck:
         return f"not as it stands: {stuck[0].path} {stuck[0].sentence}"
     count = sum(item.comes_back for item in standings)
+    if not count and seen.host.interrupted:
+        return "nothing to take back"
     if not count:
         return "nothing to take back: what kvpatch wrote is not there any more"
     files = "1 file" if count == 1 else f"{count} files"
@@ -316,9 +318,10 @@ def patch_details(member: Member) -> str:
 
 def revert_text(done: Reverted, *, dry_run: bool) -> str:
     """What was put back, and what has to happen next."""
-    if not done.files:
+    if not done.files and not done.archives:
         return "there is nothing to revert: no journal of kvpatch for this environment"
-    lines = _table([("outcome", "file"), *((file.state, file.path) for file in done.files)])
+    rows = [(file.state, file.path) for file in done.files]
+    lines = _table([("outcome", "file"), *rows]) if rows else []
     lines += [f"a copy of what was there is in {path}" for path in done.archives]
     if dry_run:
         return "\n".join([*lines, "", "nothing was written: this was a dry run"])

