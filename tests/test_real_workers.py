@@ -12,8 +12,11 @@ import difflib
 import re
 import textwrap
 from functools import cache
+from pathlib import Path
 
 import pytest
+from commands import on, snapshot
+from fake_site import make_site
 from hand_edits import IMPORTS, new_readme, old_readme
 from kvpatch import catalogue
 from kvpatch.guard import stock_without_guard
@@ -82,6 +85,21 @@ def test_both_patches_go_into_the_worker_of_every_release(release: str) -> None:
     settled = Outcome.ABSORBED if release in EARLY else Outcome.OUT_OF_RANGE
     assert outcomes(strange) == {"KV001": Outcome.ABSORBED, "KV002": settled}
     assert strange.changes == ()
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_apply_and_revert_on_disk_give_every_release_back(release: str, tmp_path: Path) -> None:
+    site = make_site(tmp_path, release, worker=stock_of(release).decode())
+    assert site.worker.read_bytes() == stock_of(release)
+    before = snapshot(site.prefix)
+    assert on(site, "apply").data["written"] is True
+    assert site.worker.read_bytes() == written(plan_of(release))
+    assert on(site, "verify").code == 0
+    patched = snapshot(site.prefix)
+    assert on(site, "apply").data["written"] is False
+    assert snapshot(site.prefix) == patched
+    assert on(site, "revert").data["written"] is True
+    assert snapshot(site.prefix) == before
 
 
 @pytest.mark.parametrize("release", [RELEASES[0], EARLY[-1], LATE[0], NEWEST])
