@@ -173,13 +173,8 @@ class Store:
             KvpatchError: ``locked``, or ``state-not-writable`` for a new folder; exit 4.
             OSError: for a folder that holds a journal already.
         """
-        for path in (self.directory, self.directory / BLOBS, self.directory / LOCK):
-            if path.is_symlink():
-                raise KvpatchError(
-                    "state-linked",
-                    f"{path} is a symbolic link, which kvpatch never makes",
-                    "put the folder or file itself there, or give another one with --state",
-                )
+        if (error := self.obstacle()) is not None:
+            raise error
         try:
             return self.disk.lock(self.directory / LOCK)
         except OSError as error:
@@ -195,6 +190,27 @@ class Store:
                 "give a folder that can be with --state, the same one for every later command",
                 ExitCode.ENVIRONMENT,
             ) from error
+
+    def obstacle(self) -> KvpatchError | None:
+        """What stands where the folder and the files of this store have to be; None for nothing."""
+        own = (self.directory, self.directory / BLOBS, self.directory / LOCK)
+        for path in own:
+            if os.path.lexists(path) and path.is_symlink():
+                return KvpatchError(
+                    "state-linked",
+                    f"{path} is a symbolic link, which kvpatch never makes",
+                    "put the folder or file itself there, or give another one with --state",
+                )
+        for path in (*reversed(self.directory.parents), *own):
+            kind = "file" if path == own[-1] else "folder"
+            if os.path.lexists(path) and path.is_dir() != (kind == "folder"):
+                return KvpatchError(
+                    "state-not-writable",
+                    f"{path} is not a {kind}, and the journal needs one there",
+                    "move it away, or give another folder with --state",
+                    ExitCode.ENVIRONMENT,
+                )
+        return None
 
     def litter(self) -> tuple[Path, ...]:
         """What an interrupted run left that no journal needs; archives are never among it."""

@@ -99,7 +99,11 @@ def check_replaceable(site: Path, path: str) -> None:
     """
     facts = file_facts(site / path)
     what, why = site / path, None if facts.writable else facts.reason
-    for folder in dict.fromkeys(file.parent for file in bytecode.files([site], path)):
+    compiled = tuple(bytecode.files([site], path))
+    for file in compiled:
+        if why is None and file.is_dir() and not file.is_symlink():
+            what, why = file, "it is a folder in the place of bytecode"
+    for folder in dict.fromkeys(file.parent for file in compiled):
         if why is None:
             what, why = folder, why_no_new_file(folder)
     if why is not None:
@@ -115,6 +119,8 @@ def check_replaceable(site: Path, path: str) -> None:
 def why_no_journal(stores: Iterable[Store]) -> str | None:
     """Why a journal can't be written, tried without leaving a trace; None where it can."""
     for store in stores:
+        if (error := store.obstacle()) is not None:
+            return error.message
         folder = store.directory
         while not os.path.lexists(folder):
             folder = folder.parent
@@ -133,9 +139,11 @@ def check_journals(stores: Iterable[Store]) -> None:
     """See that journals can be written, before anything is.
 
     Raises:
-        KvpatchError: ``read-only``; exit 4.
+        KvpatchError: ``state-linked``, exit 3; ``state-not-writable``, exit 4.
     """
     for store in stores:
+        if (error := store.obstacle()) is not None:
+            raise error
         if (why := why_no_journal([store])) is not None:
             hint = "give a folder that can be with --state, the same one for every later command"
             if (store.directory / JOURNAL).exists():

@@ -17,6 +17,7 @@ from commands import Ran, clean_environ, kvpatch, make_venv, on, process, snapsh
 from fake_site import EARLY, LATE, WORKER, FakeSite, install, make_site
 from hand_edits import released_site
 from kvpatch.fsops import Disk
+from kvpatch.journal import state_directory
 
 LOOKS = ("status", "diff", "verify")
 INIT = "vllm/__init__.py"
@@ -644,9 +645,52 @@ def test_a_link_in_place_of_kvpatchs_own_files_leads_nowhere(name: str, tmp_path
     assert snapshot(tmp_path) == before
 
 
+def _a_file_as_home(state: Path) -> None:
+    state.parent.touch()
+
+
+def _a_file_as_state(state: Path) -> None:
+    state.parent.mkdir()
+    state.touch()
+
+
+def _a_linked_state(state: Path) -> None:
+    state.parent.mkdir()
+    state.symlink_to(state.parent)
+
+
+def _a_folder_as_lock(state: Path) -> None:
+    (state / "lock").mkdir(parents=True)
+
+
+def _a_file_as_blobs(state: Path) -> None:
+    state.mkdir(parents=True)
+    (state / "blobs").touch()
+
+
+@pytest.mark.parametrize(
+    "block",
+    [_a_file_as_home, _a_file_as_state, _a_linked_state, _a_folder_as_lock, _a_file_as_blobs],
+    ids=lambda block: block.__name__[1:],
+)
+def test_what_stands_in_the_journals_way_is_seen_by_a_dry_run_as_by_apply(
+    block: Callable[[Path], None], tmp_path: Path
+) -> None:
+    site = make_site(tmp_path)
+    block(state_directory(site.path))
+    before = snapshot(tmp_path)
+    dry, real = on(site, "apply", "--dry-run"), on(site, "apply")
+    assert real.code == (3 if block is _a_linked_state else 4)
+    assert (dry.code, dry.error) == (real.code, real.error)
+    assert "--state" in real.error["hint"]
+    assert f"but {real.error['message']}" in kvpatch("status", "--site", site.path).out
+    assert snapshot(tmp_path) == before
+
+
 def test_bytecode_that_cant_go_leaves_the_host_as_it_was(tmp_path: Path) -> None:
     site = make_site(tmp_path)
     (site.worker.parent / "__pycache__" / "gpu_worker.cpython-311.pyc").mkdir(parents=True)
+    assert on(site, "apply", "--dry-run").code == 4
     ran = on(site, "apply")
     assert ran.code == 4
     assert site.worker.read_text() == LATE
