@@ -67,11 +67,16 @@ def besides(stranger: Stranger, module: ast.Module, take_out: TakeOut | None) ->
 def differences(stranger: Stranger, ours: bytes | None) -> str:
     """Names the functions in which a strange text differs from the release, or from ours.
 
+    Empty for a text that does not parse.
+
     Args:
         stranger: the text.
         ours: what kvpatch would write over the journal's original; None where it has none.
     """
     source, known = stranger.source, stranger.known
+    if isinstance(parsed(source.content), str):
+        # None of its functions can be told, so none can be said to differ.
+        return ""
     expected: Mapping[str, str] | None = None
     if ours is not None:
         expected = function_hashes(ours)

@@ -116,6 +116,15 @@ def test_the_functions_that_differ_from_the_release_are_named(
     assert differences(stranger(text, known=catalogue(), provenance=provenance), None) == told
 
 
+@pytest.mark.parametrize("ours", [None, STOCK.encode()])
+@pytest.mark.parametrize("provenance", [Provenance.OTHER, Provenance.UNKNOWN])
+def test_of_a_text_that_does_not_parse_no_function_is_said_to_differ(
+    provenance: Provenance, ours: bytes | None
+) -> None:
+    found = stranger(STOCK + "def (:\n", known=catalogue(), provenance=provenance)
+    assert differences(found, ours) == ""
+
+
 def test_what_kvpatch_would_write_goes_before_the_release() -> None:
     found = stranger(REGISTERED, original=STOCK, known=catalogue())
     assert differences(found, REGISTERED.encode()) == ", in blank lines or line ends alone"
