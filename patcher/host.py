@@ -133,11 +133,6 @@ class Standing:
         return self.state == OURS
 
     @property
-    def revertible(self) -> bool:
-        """Whether a revert gets on with it."""
-        return self.state in (OURS, REINSTALLED, MISSING)
-
-    @property
     def sentence(self) -> str:
         """What is the matter with it, to follow its path."""
         if not self.plain and self.state in (CHANGED, STALE):

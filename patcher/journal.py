@@ -173,8 +173,8 @@ class Store:
             KvpatchError: ``locked``, or ``state-not-writable`` for a new folder; exit 4.
             OSError: for a folder that holds a journal already.
         """
-        if (error := self.obstacle()) is not None:
-            raise error
+        if (odd := self.obstacle()) is not None:
+            raise odd
         try:
             return self.disk.lock(self.directory / LOCK)
         except OSError as error:

@@ -13,9 +13,9 @@ from .host import Standing, View, Where
 from .locate import FileFacts, LinkKind
 from .outcome import Outcome
 from .plan import PatchPlan, Plan
-from .report_data import patched, revertible
+from .report_data import in_the_way, patched, revertible
 from .series import Member
-from .staleness import PUT_BACK
+from .staleness import PUT_BACK, STALE
 from .tree import Package
 
 RESTART = "restart vLLM: a running engine keeps the code it started with"
@@ -193,8 +193,7 @@ def _back_answer(seen: View) -> str:
         return f"nothing to take back: what {' and '.join(forks)} changed came with the wheel"
     if not standings:
         return "nothing to take back"
-    stuck = [item for item in standings if not item.revertible]
-    if stuck:
+    if stuck := in_the_way(standings):
         return f"not as it stands: {stuck[0].path} {stuck[0].sentence}"
     count = sum(item.comes_back for item in standings)
     if not count and seen.host.interrupted:
@@ -205,6 +204,9 @@ def _back_answer(seen: View) -> str:
     back = command(seen.host.where, "revert")
     edited = [item.path for item in standings if item.comes_back and item.basis != "pristine"]
     how = f", {edited[0]} as it was found, not as released" if edited else ""
+    if stale := [item.path for item in standings if item.state == STALE]:
+        others = "" if len(stale) == 1 else f" and {len(stale) - 1} more"
+        how += f"; stale, so left as it is: {stale[0]}{others}"
     return f"yes, `{back}` puts {files} back byte for byte{how}"
 
 

@@ -12,6 +12,7 @@ from .locate import FileFacts
 from .outcome import Outcome
 from .plan import FilePlan, PatchPlan, Plan
 from .series import Member
+from .staleness import CHANGED, STALE
 
 
 def plan_data(seen: View) -> dict[str, Any]:
@@ -97,7 +98,15 @@ def patched(plan: Plan) -> bool:
 
 def revertible(standings: Sequence[Standing]) -> bool:
     """Whether there is something of kvpatch on this host, and a revert gets on with all of it."""
-    return any(item.ours for item in standings) and all(item.revertible for item in standings)
+    return any(item.ours for item in standings) and not in_the_way(standings)
+
+
+def in_the_way(standings: Sequence[Standing]) -> list[Standing]:
+    """The files that keep a revert from going through, as :func:`kvpatch.draft.refuse` has them."""
+    changed = [item for item in standings if item.state == CHANGED]
+    if changed or any(item.comes_back for item in standings):
+        return changed
+    return [item for item in standings if item.state == STALE]
 
 
 def pair_data(versions: Mapping[str, Version]) -> dict[str, Any] | None:

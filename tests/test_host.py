@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from commands import make_venv, snapshot
+from commands import make_venv, on, snapshot
 from fake_site import LATE, WORKER, FakeSite, install, make_site
 from kvpatch.application import apply
 from kvpatch.fsops import Disk
 from kvpatch.host import Choice, Host, Standing, Where, open_host, view
+from kvpatch.journal import Store
 from kvpatch.plan import Options
+from kvpatch.transaction import Change, SiteChanges, commit
+
+TRACKER = "lmcache/v1/compute/models/utils.py"
 
 
 @pytest.fixture
@@ -69,18 +73,38 @@ def test_a_brief_view_comes_to_the_same_digest_as_a_thorough_one(site: FakeSite)
 
 
 @pytest.mark.parametrize(
-    ("state", "ours", "gets_on"),
+    ("state", "ours", "comes_back"),
     [
         ("ours", True, True),
-        ("reinstalled", False, True),
+        ("reinstalled", False, False),
         ("stale", False, False),
         ("changed", False, False),
         ("missing", False, True),
     ],
 )
-def test_every_standing_has_a_sentence_and_says_whether_a_revert_gets_on(
-    state: str, ours: bool, gets_on: bool
+def test_every_standing_has_a_sentence_and_says_whether_a_revert_brings_it_back(
+    state: str, ours: bool, comes_back: bool
 ) -> None:
     standing = Standing("vllm/a.py", state)
-    assert (standing.ours, standing.revertible) == (ours, gets_on)
+    assert (standing.ours, standing.comes_back) == (ours, comes_back)
     assert standing.sentence
+
+
+def test_of_a_distribution_that_is_gone_nothing_comes_back(tmp_path: Path) -> None:
+    site = make_site(tmp_path)
+    files = {"lmcache/__init__.py": "", TRACKER: "MODELS = {}\n"}
+    install(site.path, "lmcache", "0.5.6", files)
+    states = opened(site).tree.distribution_states
+    text = files[TRACKER].encode()
+    change = Change(TRACKER, "lmcache", text, text + b"# ours\n", {"KV003": "digest"})
+    store = Store.of(site.path, None, Disk())
+    commit([SiteChanges(site.path, store, states, (change,))], disk=Disk())
+    assert [standing.comes_back for standing in opened(site).standings] == [True]
+    (site.path / TRACKER).unlink()
+    assert [standing.comes_back for standing in opened(site).standings] == [True]
+    next(site.path.glob("lmcache-*.dist-info/RECORD")).unlink()
+    next(site.path.glob("lmcache-*.dist-info/METADATA")).unlink()
+    next(site.path.glob("lmcache-*.dist-info")).rmdir()
+    assert [standing.comes_back for standing in opened(site).standings] == [False]
+    done = on(site, "revert", "--dry-run").data["files"]
+    assert [(file["path"], file["state"]) for file in done] == [(TRACKER, "missing")]

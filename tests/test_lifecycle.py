@@ -241,7 +241,8 @@ def test_an_upgrade_of_lmcache_alone_leaves_vllm_revertible(
     on_python(python, "apply")
     newer = {**LMCACHE, CACHE: "RANK = 0\nNEW = True\n"}
     install(lmcache.path, "lmcache", "0.5.7", newer)
-    assert on_python(python, "status").outcomes["KV001"] == "already"
+    status = on_python(python, "status")
+    assert (status.outcomes["KV001"], status.data["revertible"]) == ("already", True)
     assert on_python(python, "revert").code == 0
     assert differing(vllm.path) == differing(lmcache.path) == []
     assert not vllm.state.exists()

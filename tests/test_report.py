@@ -24,6 +24,8 @@ from kvpatch.series import discover
 from kvpatch.transaction import FileReport
 from views import file, patch, view
 
+ONE_BACK = "yes, `kvpatch revert` puts 1 file back byte for byte"
+
 
 def answer(seen: View, question: str) -> str:
     """The line of status that answers the question."""
@@ -65,13 +67,15 @@ def test_a_patched_host_on_which_apply_would_refuse_something_else_is_still_patc
     ("states", "said"),
     [
         ([], "nothing to take back"),
-        (["ours"], "yes, `kvpatch revert` puts 1 file back byte for byte"),
+        (["ours"], ONE_BACK),
         (["ours", "ours"], "yes, `kvpatch revert` puts 2 files back byte for byte"),
-        (["ours", "reinstalled"], "yes, `kvpatch revert` puts 1 file back byte for byte"),
+        (["ours", "reinstalled"], ONE_BACK),
         (["reinstalled"], "nothing to take back: what kvpatch wrote is not there any more"),
         (["stale"], "not as it stands: vllm/a.py is stale"),
         (["ours", "changed"], "not as it stands: vllm/a.py was changed since kvpatch wrote it"),
-        (["missing"], "yes, `kvpatch revert` puts 1 file back byte for byte"),
+        (["ours", "stale", "stale"], f"{ONE_BACK}; stale, so left as it is: vllm/a.py and 1 more"),
+        (["stale", "changed"], "not as it stands: vllm/a.py was changed since kvpatch wrote it"),
+        (["missing"], ONE_BACK),
     ],
 )
 def test_status_answers_whether_it_can_be_taken_back(states: list[str], said: str) -> None:

@@ -69,6 +69,9 @@ def test_a_host_is_not_patched_where_one_is_pending_that_no_letter_tells_of() ->
         (["reinstalled"], False),
         (["ours", "changed"], False),
         (["stale"], False),
+        (["stale", "reinstalled"], False),
+        (["ours", "stale"], True),
+        (["ours", "stale", "changed"], False),
         (["missing"], False),
     ],
 )
