@@ -159,7 +159,7 @@ def refuse_orphans(host: Host, archives: Sequence[Path] = ()) -> None:
         archives: where a journal went that a file no longer fits.
 
     Raises:
-        KvpatchError: ``no-journal``.
+        KvpatchError: ``no-journal``; ``changed-since`` where an archive has the original.
     """
     if "vllm" not in host.environment.packages:
         return
