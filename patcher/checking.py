@@ -35,16 +35,29 @@ class Checker:
 
     def row(self, release: Release, memory: Mapping[str, Any]) -> Row:
         """What planning the patches on one release came to, from memory where it is there."""
-        known = recalled(release, memory)
-        other = PACKAGES[1 - PACKAGES.index(release.package)]
-        return known or self.workshop.row(release, self.newest[other])
+        beside = self.beside(release)
+        return recalled(release, beside, memory) or self.workshop.row(release, beside)
+
+    def beside(self, release: Release) -> Release:
+        """The release that a row is planned beside: whether it needs a patch can depend on that."""
+        return self.newest[PACKAGES[1 - PACKAGES.index(release.package)]]
+
+    def complete(self, release: Release, vllm: Sequence[Release]) -> bool:
+        """Whether all is kept: its row, and of an LMCache its pairs with all of ``vllm``."""
+        memory = self.kept.of(release)
+        if recalled(release, self.beside(release), memory) is None:
+            return False
+        if release.package == "vllm":
+            return True
+        return all(one.key is not None and one.key in memory for one in vllm)
 
     def vllm(self, release: Release) -> Row:
         """The row of one vLLM, kept."""
         memory = self.kept.of(release)
         row = self.row(release, memory)
-        if "row" not in memory and (told := remembered(row)):
-            self.kept.keep(release, {"row": told})
+        told = remembered(row, self.beside(release), memory)
+        if told != memory:
+            self.kept.keep(release, told)
         return row
 
     def lmcache(self, release: Release, vllm: Sequence[Release], say: Say) -> Checked:
@@ -55,7 +68,8 @@ class Checker:
             return Checked(row)
         pairs: list[Mapping[str, Any]] = []
         unread: list[Mapping[str, str]] = []
-        changed = "row" not in memory
+        before = memory
+        memory = remembered(row, self.beside(release), memory)
         for one in vllm:
             known = memory.get(str(one.key)) if one.key else None
             if known is None:
@@ -70,10 +84,9 @@ class Checker:
                     continue
                 if one.key:
                     memory[one.key] = known
-                    changed = True
             pairs.append(known)
-        if changed:
-            self.kept.keep(release, {**memory, "row": remembered(row)})
+        if memory != before:
+            self.kept.keep(release, memory)
         self.workshop.forget(release)
         return Checked(row, tuple(pairs), tuple(unread))
 

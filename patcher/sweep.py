@@ -44,8 +44,7 @@ class Sweep:
 
         Pairs of releases that were ``given`` say so.
         """
-        memories = {release: self.checker.kept.of(release) for release in found}
-        fresh = [r for r in found if not _complete(r, memories[r], self.sides)]
+        fresh = [r for r in found if not self.checker.complete(r, self.sides["vllm"])]
         waiting = deque(lmcache for lmcache in self.sides["lmcache"] if lmcache in fresh)
         every = self.sides["vllm"]
         rows, checked = {}, {}
@@ -134,12 +133,3 @@ def _taking(waiting: deque[Release]) -> Iterator[Release]:
         while waiting:
             release = waiting.popleft()
             yield release
-
-
-def _complete(release: Release, memory: Mapping[str, Any], sides: Sides) -> bool:
-    """Whether nothing of that release has to be read."""
-    if not memory.get("row"):
-        return False
-    if release.package == "vllm":
-        return True
-    return all(vllm.key is not None and vllm.key in memory for vllm in sides["vllm"])

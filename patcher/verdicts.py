@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Kept:
     """Verdicts by the hashes of the two wheels.
 
-    Of each release there is its own row (``row``), of one of LMCache also its pairs, by the hash of
-    the vLLM wheel.
+    Of each release there are its own rows (``rows``), by the release of the other package that it
+    was planned beside; of one of LMCache also its pairs, by the hash of the vLLM wheel.
     """
 
     folder: Path
@@ -57,16 +57,17 @@ class Kept:
         return self.folder / f"{release.package}-{release.version}-{str(release.key)[:16]}.json"
 
 
-def remembered(row: Row) -> dict[str, Any] | None:
-    """A row as it is kept; None for one that tells of an error."""
+def remembered(row: Row, beside: Release, memory: Mapping[str, Any]) -> dict[str, Any]:
+    """The memory with a row that was planned beside that release; unchanged by one of an error."""
     if row.error is not None:
-        return None
-    return {"patches": [dict(patch) for patch in row.patches], "registered": row.registered}
+        return dict(memory)
+    told = {"patches": [dict(patch) for patch in row.patches], "registered": row.registered}
+    return {**memory, "rows": {**memory.get("rows", {}), str(beside.version): told}}
 
 
-def recalled(release: Release, memory: Mapping[str, Any]) -> Row | None:
-    """The row of a release as it was kept; None where none is."""
-    known = memory.get("row")
+def recalled(release: Release, beside: Release, memory: Mapping[str, Any]) -> Row | None:
+    """The row of a release beside another, as it was kept; None where none is."""
+    known = memory.get("rows", {}).get(str(beside.version))
     if known is None:
         return None
     return Row(

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from kvpatch.checking import Checker
 from kvpatch.fold import Memo, Options
-from kvpatch.matrix import Release, Workshop
+from kvpatch.matrix import Release, Row, Workshop
 from kvpatch.outcome import KvpatchError
 from kvpatch.series import Series, discover
 from kvpatch.verdicts import Kept
+from packaging.version import Version
 from pair_stand_in import ATTENTION
 from planning import series
 from small_index import SmallIndex, found, listed, small_index
@@ -107,3 +108,23 @@ def test_a_pair_that_cant_be_read_is_told_and_left_out(
     # Said once, however many pairs it is in the way of.
     assert anew.lmcache(lmcache, [broken], said.append).unread == checked.unread
     assert said == ["it is damaged; try again"]
+
+
+def test_a_row_does_not_depend_on_what_an_earlier_run_planned_it_beside(
+    found: list[Release], tmp_path: Path
+) -> None:
+    lmcache, oldest, newest = found
+    old = Release("vllm", Version("0.9.0"), oldest.holder, oldest.name)
+
+    def row(vllm: Release, folder: str) -> Row:
+        workshop = Workshop(discover(), Options(memo=Memo()))
+        kept = Kept(tmp_path / folder)
+        return (
+            Checker(workshop, kept, {"vllm": vllm, "lmcache": lmcache})
+            .lmcache(lmcache, [newest], print)
+            .row
+        )
+
+    first, then, back = row(old, "one"), row(newest, "one"), row(old, "one")
+    assert (then, back) == (row(newest, "two"), first)
+    assert then != first
