@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import time
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
 _TAIL = 320 * 1024
 _LEAST = 16 * 1024
 _MOST_MEMBER = 64 * 1024 * 1024
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
+# A server that sends a byte now and then never runs into a timeout (seconds, bytes a second).
+_GRACE_S = 60.0
+_SLOWEST = 4 * 1024
 _SCHEMA = 1
 
 
@@ -178,6 +182,7 @@ class RangedFile(io.RawIOBase):
 
     def _ask(self, start: int, end: int) -> tuple[bytes, int]:
         import requests
+        import urllib3
 
         # Coded otherwise than "identity", a range is one of the coded bytes.
         headers = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
@@ -193,12 +198,26 @@ class RangedFile(io.RawIOBase):
                 first, last, total = (int(number) for number in told.groups())
                 if (first, last) != (start, end - 1):
                     raise _no_ranges(self._what)
-                data = answer.content
-        except requests.RequestException as error:
+                data = self._body(answer, end - start)
+        except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
             raise no_network(self._what, error) from None
-        if len(data) != end - start:
-            raise _bad_wheel(self._what, "broke off in the middle of a range")
         return data, total
+
+    def _body(self, answer: requests.Response, size: int) -> bytes:
+        """So many bytes of an answer; it may have no more, and must come at some speed."""
+        latest = time.monotonic() + _GRACE_S + size / _SLOWEST
+        data = bytearray()
+        # What has come in the meantime, however little, tells how slow it is; urllib3 1 can't.
+        read = getattr(answer.raw, "read1", answer.raw.read)
+        while piece := read(size + 1 - len(data), decode_content=True):
+            data += piece
+            if len(data) > size:
+                raise _bad_wheel(self._what, "is sent with more bytes than were asked for")
+            if time.monotonic() > latest:
+                raise no_network(self._what, TimeoutError())
+        if len(data) != size:
+            raise _bad_wheel(self._what, "broke off in the middle of a range")
+        return bytes(data)
 
 
 def _fetch(
