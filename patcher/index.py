@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import tempfile
 import time
 from base64 import b64encode
@@ -37,6 +38,14 @@ TIMEOUT_S = 20.0
 """Without a byte for so long a server is taken to be gone; it is asked three times more."""
 
 _SCHEMA = 2
+_LOGIN = {
+    401: "it asks for a login",
+    403: "it refuses this login, or one without",
+    407: "the proxy asks for a login",
+}
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+# A name goes into names of the cache folder; the tags of a wheel's may be anything to its parser.
+_NO_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True)
@@ -197,11 +206,26 @@ def no_network(what: str, error: Exception) -> KvpatchError:
     # What urllib3 gave up for, such as NameResolutionError, is kept inside.
     reason = getattr(error.args[0], "reason", None) if error.args else None
     kind = type(error if reason is None else reason).__name__
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    hint = (
+        "check the network, the proxy and the index that pip or uv is configured with; a private "
+        "certificate goes into REQUESTS_CA_BUNDLE"
+    )
+    if status in _LOGIN:
+        kind = f"HTTP {status}: {_LOGIN[status]}"
+        hint = (
+            "put the login of that host into the URL of the index that pip or uv is configured "
+            "with, or into ~/.netrc"
+        )
+    elif status is not None:
+        kind = f"HTTP {status}"
+    elif kind == "ResponseError":
+        # Such as "too many 503 error responses"; urllib3 says no more in it than that.
+        kind = str(reason)
     return KvpatchError(
         "no-network",
         f"{what} could not be read from the package index ({kind})",
-        "check the network, the proxy and the index that pip or uv is configured with; a private "
-        "certificate goes into REQUESTS_CA_BUNDLE",
+        hint,
         ExitCode.ENVIRONMENT,
     )
 
@@ -269,12 +293,15 @@ def _fetch(index: Index, name: str) -> list[Wheel]:
         ValueError,
         KeyError,
         TypeError,
+        RecursionError,
     ) as error:
         raise no_network(what, error) from None
     wheels = []
     for package in packages:
         sdist = package.package_type == "sdist"
         if package.package_type != "wheel" and not sdist:
+            continue
+        if _NO_NAME.search(package.filename):
             continue
         try:
             if sdist:
@@ -283,7 +310,8 @@ def _fetch(index: Index, name: str) -> list[Wheel]:
                 _, version, _, _ = parse_wheel_filename(package.filename)
         except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
             continue
-        digest = package.digests.get("sha256")
+        stated = package.digests.get("sha256", "").lower()
+        digest = stated if _SHA256.fullmatch(stated) else None
         yanked = bool(package.is_yanked)
         file = (package.filename, package.url, package.size, digest, yanked, sdist)
         wheels.append(Wheel(name, version, *file))

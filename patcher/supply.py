@@ -8,6 +8,7 @@ from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import Version
 
 from .index import Wheel, releases
 from .matrix import Release
@@ -82,7 +83,7 @@ def _listed(
     spec = asked.specs.get(name) or FIRST[name]
     for wheel in releases(name, spec, pre=asked.pre, cache=cache, sdists=True):
         if wheel.sdist and not wheel.yanked:
-            yield Release.of(wheel, NoWheel(wheel))
+            yield Release.of(wheel, Unreadable(no_wheel(wheel)))
         elif not wheel.yanked:
             yield Release.of(wheel, remote(wheel))
 
@@ -100,27 +101,40 @@ def _linked(folders: Sequence[Path], asked: Request, found: Sequence[Release]) -
         spec = specifiers(asked.specs.get(name) or FIRST[name])
         if spec.contains(version, prereleases=True) and (asked.pre or not version.is_prerelease):
             there.add((name, version))
-            yield local_release(path)
+            yield _local(path, name, version)
+
+
+def _local(path: Path, name: str, version: Version) -> Release:
+    try:
+        return local_release(path)
+    except KvpatchError as error:
+        # Nobody named that file: it is a row, and no reason to look at nothing else.
+        return Release(name, version, Unreadable(error), path.name)
+
+
+def no_wheel(sdist: Wheel) -> KvpatchError:
+    """What to say of a release that has but a source distribution."""
+    return KvpatchError(
+        "only-sdist",
+        f"{sdist.filename} is all that the index has of this release, and no wheel",
+        "build a wheel, and give it with --source",
+        ExitCode.ENVIRONMENT,
+    )
 
 
 @dataclass(frozen=True)
-class NoWheel:
-    """A release that has but a source distribution: a row that says so."""
+class Unreadable:
+    """A release of which nothing can be read: a row that says why."""
 
-    sdist: Wheel
+    error: KvpatchError
 
     def read(self, path: str) -> bytes | None:  # noqa: ARG002
         """Nothing can be read of it.
 
         Raises:
-            KvpatchError: ``only-sdist``, exit 4.
+            KvpatchError: always; exit 4.
         """
-        raise KvpatchError(
-            "only-sdist",
-            f"{self.sdist.filename} is all that the index has of this release, and no wheel",
-            "build a wheel, and give it with --source",
-            ExitCode.ENVIRONMENT,
-        )
+        raise self.error.again
 
     def opaque(self, module: str) -> bool:
         """As :meth:`read`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 from collections.abc import Iterator
@@ -73,11 +74,12 @@ def test_a_yanked_wheel_is_taken_only_where_there_is_no_other(web: Web) -> None:
 
 def test_an_index_that_answers_in_html_is_read_too(web: Web) -> None:
     web.answer = lambda _: Answer(
-        b'<a href="/f/demo-3.0-py3-none-any.whl#sha256=ab12">demo-3.0-py3-none-any.whl</a>',
+        b'<a href="/f/demo-3.0-py3-none-any.whl#sha256=%s">demo-3.0-py3-none-any.whl</a>'
+        % (b"AB12" * 16),
         headers={"Content-Type": "text/html"},
     )
     (wheel,) = releases("demo", index=Index(web.url))
-    assert (wheel.size, wheel.sha256) == (None, "ab12")
+    assert (wheel.size, wheel.sha256) == (None, "ab12" * 16)
 
 
 def test_a_kept_list_is_not_asked_for_again_until_it_is_old(web: Web, tmp_path: Path) -> None:
@@ -139,6 +141,7 @@ def test_a_distribution_that_is_not_there_is_named(web: Web) -> None:
 @pytest.mark.parametrize(
     "answer",
     [
+        Answer(b"[" * 100_000, headers={"Content-Type": "application/vnd.pypi.simple.v1+json"}),
         Answer(b"{", headers={"Content-Type": "application/vnd.pypi.simple.v1+json"}),
         Answer(b"[1]", headers={"Content-Type": "application/vnd.pypi.simple.v1+json"}),
         Answer(
@@ -148,7 +151,14 @@ def test_a_distribution_that_is_not_there_is_named(web: Web) -> None:
         Answer(b"x", headers={"Content-Type": "application/pdf"}),
         Answer(b"no", 403),
     ],
-    ids=["broken JSON", "not an object", "unknown API", "not a page", "forbidden"],
+    ids=[
+        "nested too deeply",
+        "broken JSON",
+        "not an object",
+        "unknown API",
+        "not a page",
+        "forbidden",
+    ],
 )
 def test_an_answer_that_is_no_page_is_an_environment_failure(web: Web, answer: Answer) -> None:
     web.answer = lambda _: answer
@@ -168,6 +178,44 @@ def test_why_an_index_can_t_be_reached_is_told_by_its_kind(monkeypatch: pytest.M
         # It takes the connection, and never answers.
         with pytest.raises(KvpatchError, match=r"\(ReadTimeoutError\)"):
             releases("demo", index=where)
+
+
+@pytest.mark.parametrize(
+    ("status", "told", "hint"),
+    [
+        (401, "(HTTP 401: it asks for a login)", "netrc"),
+        (403, "(HTTP 403: it refuses this login, or one without)", "netrc"),
+        (407, "(HTTP 407: the proxy asks for a login)", "netrc"),
+        (410, "(HTTP 410)", "check the network"),
+        (503, "(too many 503 error responses)", "check the network"),
+    ],
+)
+def test_what_the_index_answers_instead_is_told_and_what_to_do(
+    web: Web, monkeypatch: pytest.MonkeyPatch, status: int, told: str, hint: str
+) -> None:
+    monkeypatch.setattr("urllib3.util.retry.Retry.sleep", lambda *_: None)
+    web.answer = lambda _: Answer(b"", status)
+    with pytest.raises(KvpatchError) as caught:
+        found(web)
+    assert told in caught.value.message
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("end", ["any/../../../../x", "any\\x", "any\0", "any\n"])
+def test_a_name_that_leads_out_of_the_cache_folder_is_that_of_no_wheel(web: Web, end: str) -> None:
+    odd = f"demo-1.2-py3-none-{end}.whl"
+    web.answer = lambda _: page([odd, "demo-1.1-py3-none-any.whl"])
+    assert list(found(web).values()) == ["demo-1.1-py3-none-any.whl"]
+
+
+@pytest.mark.parametrize("digest", ["../../../../x", "", "0" * 63, "0" * 65, "\0" * 64])
+def test_a_hash_that_is_none_is_not_taken_for_one(web: Web, digest: str) -> None:
+    answer = page(["demo-1.1-py3-none-any.whl"])
+    data = json.loads(answer.body)
+    data["files"][0]["hashes"]["sha256"] = digest
+    web.answer = lambda _: Answer(json.dumps(data).encode(), headers=answer.headers)
+    (wheel,) = releases("demo", index=Index(f"{web.url}/simple/"))
+    assert wheel.sha256 is None
 
 
 def test_a_failed_request_names_no_login_and_no_address() -> None:

@@ -79,6 +79,19 @@ def test_find_links_add_what_the_index_lacks_and_was_asked_for(
     assert names(with_pre)[3:] == ["vllm 0.14.0", "vllm 0.15.0rc1"]
 
 
+def test_a_damaged_wheel_of_a_find_links_folder_is_one_release_that_cant_be_read(
+    index: SmallIndex, tmp_path: Path
+) -> None:
+    whole, damaged = (wheel(tmp_path / "links", version) for version in ("0.14.0", "0.15.0"))
+    damaged.write_bytes(whole.read_bytes()[:-40])
+    *others, last = found(Request({}), tmp_path, folders=[tmp_path / "links"])
+    assert names(others)[3:] == ["vllm 0.14.0"]
+    assert (names([last]), last.key, last.name) == (["vllm 0.15.0"], None, damaged.name)
+    with pytest.raises(KvpatchError, match="it is not a wheel") as caught:
+        last.holder.read("vllm/__init__.py")
+    assert caught.value.code == "bad-source"
+
+
 def test_what_is_given_by_hand_is_there_whatever_was_asked(
     index: SmallIndex, tmp_path: Path
 ) -> None:
