@@ -8,9 +8,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 from .outcome import ExitCode, KvpatchError
 from .pairs import Pairs, read
 from .validate import Matrix
+
+# What reading a file as something that it is not ends with.
+_NONE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 def green_before(baseline: Path | None) -> frozenset[tuple[str, str]]:
@@ -25,7 +30,7 @@ def green_before(baseline: Path | None) -> frozenset[tuple[str, str]]:
     try:
         data = json.loads(content)
         if "rows" in data:
-            known = read(content.decode("utf-8")).known
+            known = _catalogue(content).known
             return frozenset(pair for pair, told in known.items() if told.ok)
         pairs = data.get("data", data)["pairs"]
         # What was given with --source says nothing of a release of that version that is there too.
@@ -34,7 +39,7 @@ def green_before(baseline: Path | None) -> frozenset[tuple[str, str]]:
             for p in sorted(pairs, key=lambda p: "sources" not in p)
         }
         return frozenset(pair for pair, ok in green.items() if ok)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except _NONE:
         raise KvpatchError(
             "bad-baseline",
             f"{baseline} is no report of `kvpatch validate --json`, and no catalogue",
@@ -79,14 +84,32 @@ def catalogue_before(path: Path | None) -> Pairs | None:
         return None
     content = _content(path, "name another file, or see that this user may read it")
     try:
-        return read(content.decode("utf-8"))
-    except (ValueError, KeyError, TypeError):
+        return _catalogue(content)
+    except _NONE:
         raise KvpatchError(
             "bad-catalogue",
             f"{path} is there and is no catalogue of this kvpatch",
             "name another file, or remove that one",
             ExitCode.USAGE,
         ) from None
+
+
+def _catalogue(content: bytes) -> Pairs:
+    """A catalogue, with all of it looked at: what is odd in it shows now and not later.
+
+    Raises:
+        one of ``_NONE``: it is none.
+    """
+    found = read(content.decode("utf-8"))
+    ran = [version for one in found.ran for version in (one.vllm, one.lmcache)]
+    named = [*found.vllm.items(), *found.lmcache.items(), *((version, "") for version in ran)]
+    for version, digest in named:
+        if not isinstance(digest, str):
+            raise TypeError(f"{version} has no digest")
+        Version(version)
+    if not found.known:
+        raise ValueError("it tells of no pair")
+    return found
 
 
 def _content(path: Path, hint: str) -> bytes:

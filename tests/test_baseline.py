@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kvpatch import pairs
@@ -33,7 +34,29 @@ def test_a_pair_that_was_green_and_cant_be_read_is_a_regression() -> None:
     assert "is not to be read" in error.message
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"data": {"pairs": [1]}}'])
+def odd_catalogues() -> list[str]:
+    shipped = json.loads(SHIPPED.read_text())
+    changes: list[dict[str, Any]] = [
+        {"states": []},
+        {"states": [1] * 99},
+        {"rows": {"0.5.6": "0xfoo"}},
+        {"rows": {"0.5.6": "99x45"}},
+        {"rows": [1]},
+        {"rows": {}},
+        {"vllm": {**shipped["vllm"], "newest": ""}},
+        {"vllm": list(shipped["vllm"])},
+        {"lmcache": {"newest": ""}},
+        {"lmcache": {"0.5.6": None}},
+        {"ran": [5]},
+        {"ran": [{**shipped["ran"][0], "vllm": "newest"}]},
+    ]
+    return [json.dumps({**shipped, **change}) for change in changes]
+
+
+NO_REPORTS = ["", "[]", "{}", '{"data": {"pairs": [1]}}', "[" * 100_000, *odd_catalogues()]
+
+
+@pytest.mark.parametrize("content", NO_REPORTS, ids=range(len(NO_REPORTS)))
 def test_a_baseline_that_is_no_report_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "was.json"
     path.write_text(content)
@@ -81,7 +104,10 @@ def test_the_catalogue_that_is_to_be_written_anew_is_read_first(tmp_path: Path) 
     assert found.known == pairs.load().known
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff"])
+NO_CATALOGUES = [b"", b"[]", b"{}", b"\xff", b"[" * 100_000, *map(str.encode, odd_catalogues())]
+
+
+@pytest.mark.parametrize("content", NO_CATALOGUES, ids=range(len(NO_CATALOGUES)))
 def test_a_file_that_is_no_catalogue_is_not_written_over(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "pairs.json"
     path.write_bytes(content)
