@@ -27,8 +27,8 @@ from packaging.version import InvalidVersion, Version
 
 from .digest import sha256
 from .index_config import Index as Index
+from .index_config import certificates, extras
 from .index_config import configured as configured
-from .index_config import extras
 from .outcome import ExitCode, KvpatchError
 
 if TYPE_CHECKING:
@@ -96,6 +96,9 @@ def connection(index: Index, *, threads: int = 1) -> Iterator[requests.Session]:
     )
     logins = {one.url: one.login for one in (index, *extras(index).indexes) if one.url}
     with requests.Session() as session:
+        known_by = certificates(index)
+        session.verify = known_by.authorities or True
+        session.cert = known_by.own
         for scheme in ("https://", "http://"):
             adapter = requests.adapters.HTTPAdapter(max_retries=busy, pool_maxsize=threads)
             session.mount(scheme, adapter)
@@ -208,8 +211,8 @@ def no_network(what: str, error: Exception) -> KvpatchError:
     kind = type(error if reason is None else reason).__name__
     status = getattr(getattr(error, "response", None), "status_code", None)
     hint = (
-        "check the network, the proxy and the index that pip or uv is configured with; a private "
-        "certificate goes into REQUESTS_CA_BUNDLE"
+        "check the network, the proxy, the index and the certificates that pip or uv is configured "
+        "with"
     )
     if status in _LOGIN:
         kind = f"HTTP {status}: {_LOGIN[status]}"
@@ -222,6 +225,9 @@ def no_network(what: str, error: Exception) -> KvpatchError:
     elif kind == "ResponseError":
         # Such as "too many 503 error responses"; urllib3 says no more in it than that.
         kind = str(reason)
+    elif type(error) is OSError and "certificate" in str(error):
+        # Such as "..., invalid path: /nowhere"; no address is in it.
+        kind = str(error)
     return KvpatchError(
         "no-network",
         f"{what} could not be read from the package index ({kind})",
@@ -268,7 +274,6 @@ def _no_such(name: str) -> KvpatchError:
 
 def _fetch(index: Index, name: str) -> list[Wheel]:
     try:
-        import requests
         from pypi_simple import (
             PYPI_SIMPLE_ENDPOINT,
             NoSuchProjectError,
@@ -286,7 +291,8 @@ def _fetch(index: Index, name: str) -> list[Wheel]:
     except NoSuchProjectError:
         raise _no_such(name) from None
     except (
-        requests.RequestException,
+        # Besides what requests has a name for, it is a certificate that is not there.
+        OSError,
         UnsupportedContentTypeError,
         UnsupportedRepoVersionError,
         # A page that is not what it says it is.

@@ -73,6 +73,34 @@ def extras(index: Index, environ: Mapping[str, str] | None = None) -> Extras:
     return Extras(tuple(known), tuple(folders))
 
 
+@dataclass(frozen=True)
+class Certificates:
+    """Files or folders: of the authorities to trust, and this client's own; None for defaults."""
+
+    authorities: str | None = None
+    own: str | None = None
+
+
+def certificates(index: Index, environ: Mapping[str, str] | None = None) -> Certificates:
+    """The certificates of the tool that named the index.
+
+    What requests itself reads (``REQUESTS_CA_BUNDLE``, ``CURL_CA_BUNDLE``) goes before it, as it
+    does in pip.
+    """
+    given = os.environ if environ is None else environ
+    # pip's own trust store knows these two as well, through OpenSSL.
+    shared = given.get("SSL_CERT_FILE") or given.get("SSL_CERT_DIR")
+    if index.tool == "uv":
+        return Certificates(_path(shared), _path(given.get("SSL_CLIENT_CERT")))
+    named = given.get("PIP_CERT") or _in_pip_files(given, "cert") or shared
+    own = given.get("PIP_CLIENT_CERT") or _in_pip_files(given, "client-cert")
+    return Certificates(_path(named), _path(own))
+
+
+def _path(text: str | None) -> str | None:
+    return str(Path(text).expanduser()) if text else None
+
+
 def _extra_texts(environ: Mapping[str, str], tool: str) -> list[str]:
     if tool == "uv":
         texts = f"{environ.get('UV_INDEX', '')} {environ.get('UV_EXTRA_INDEX_URL', '')}".split()

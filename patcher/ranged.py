@@ -181,7 +181,6 @@ class RangedFile(io.RawIOBase):
         return self._ask(0, 1)[1]
 
     def _ask(self, start: int, end: int) -> tuple[bytes, int]:
-        import requests
         import urllib3
 
         # Coded otherwise than "identity", a range is one of the coded bytes.
@@ -199,7 +198,7 @@ class RangedFile(io.RawIOBase):
                 if (first, last) != (start, end - 1):
                     raise _no_ranges(self._what)
                 data = self._body(answer, end - start)
-        except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
+        except (OSError, urllib3.exceptions.HTTPError, ValueError) as error:
             raise no_network(self._what, error) from None
         return data, total
 

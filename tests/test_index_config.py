@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from kvpatch import index_config
 from kvpatch.index import connection, releases
-from kvpatch.index_config import Index, configured, extras
+from kvpatch.index_config import Certificates, Index, certificates, configured, extras
+from kvpatch.outcome import ExitCode, KvpatchError
 from web import Answer, Asked, page, serving
 
 PIP = {"PIP_INDEX_URL": "https://a.invalid/simple"}
@@ -85,6 +87,52 @@ def test_an_extra_index_adds_the_releases_that_the_index_lacks(
         assert {asked.authorization for asked in other.asked} == {"Basic bWU6c2VjcmV0"}
         other.answer = lambda _: Answer(b"", 404)
         assert [str(wheel.version) for wheel in releases("demo")] == ["1.0"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "config", "authorities", "own"),
+    [
+        ({}, "", None, None),
+        ({"PIP_CERT": "/a.pem", "SSL_CERT_FILE": "/b.pem"}, "cert = /c.pem", "/a.pem", None),
+        ({}, "cert = ~/c.pem\nclient-cert = /me.pem", "~/c.pem", "/me.pem"),
+        ({"PIP_CLIENT_CERT": "/you.pem"}, "client-cert = /me.pem", None, "/you.pem"),
+        ({"SSL_CERT_DIR": "/d"}, "", "/d", None),
+        ({"UV_INDEX_URL": "https://x", "PIP_CERT": "/a.pem"}, "cert = /c.pem", None, None),
+        (
+            {"UV_INDEX_URL": "https://x", "SSL_CERT_FILE": "/b", "SSL_CLIENT_CERT": "/me"},
+            "",
+            "/b",
+            "/me",
+        ),
+    ],
+)
+def test_certificates_are_those_of_the_tool_that_named_the_index(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    environ: dict[str, str],
+    config: str,
+    authorities: str | None,
+    own: str | None,
+) -> None:
+    (tmp_path / "pip.conf").write_text(f"[global]\n{config}\n")
+    # Not those of the host that the test runs on.
+    monkeypatch.setattr(index_config, "_pip_files", lambda _: [tmp_path / "pip.conf"])
+    expected = authorities and str(Path(authorities).expanduser())
+    assert certificates(configured(environ), environ) == Certificates(expected, own)
+
+
+def test_the_client_trusts_whom_the_tool_trusts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CLIENT_CERT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CERT", "/nowhere/ca.pem")
+    index = Index("https://127.0.0.1:9/simple")
+    with connection(index) as session:
+        assert (session.verify, session.cert) == ("/nowhere/ca.pem", None)
+    with pytest.raises(KvpatchError, match=r"certificate.*/nowhere/ca\.pem") as caught:
+        releases("demo", index=index)
+    assert (caught.value.code, caught.value.exit_code) == ("no-network", ExitCode.ENVIRONMENT)
 
 
 def test_a_login_in_netrc_serves_hosts_that_have_none_in_their_url(
