@@ -186,12 +186,17 @@ def write_atomically(path: Path, data: bytes) -> None:
             Path(name).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise KvpatchError(
-            "no-cache",
-            f"{path.parent} can't be written: {error.strerror}",
-            "make room, or set XDG_CACHE_HOME to a folder that can be written",
-            ExitCode.ENVIRONMENT,
-        ) from None
+        raise no_cache(path.parent, error) from None
+
+
+def no_cache(folder: Path, error: OSError) -> KvpatchError:
+    """What to say of a cache folder that can't be written."""
+    return KvpatchError(
+        "no-cache",
+        f"{folder} can't be written: {error.strerror}",
+        "make room, or set XDG_CACHE_HOME to a folder that can be written",
+        ExitCode.ENVIRONMENT,
+    )
 
 
 def missing_extra() -> KvpatchError:

@@ -93,7 +93,10 @@ class _Wanting:
 
 
 class RangedFile(io.RawIOBase):
-    """A seekable file over explicit ranges of a URL. Suffix ranges are not answered everywhere."""
+    """A seekable file over explicit ranges of a URL. Suffix ranges are not answered everywhere.
+
+    ``tail`` bytes at its end are read at once; a read of more than ``most`` bytes is refused.
+    """
 
     def __init__(
         self,
@@ -103,8 +106,10 @@ class RangedFile(io.RawIOBase):
         what: str,
         *,
         tail: int | None = None,
+        most: int | None = None,
     ) -> None:
         super().__init__()
+        self._most = most
         self._session = session
         self._url = url
         self._what = what
@@ -154,6 +159,8 @@ class RangedFile(io.RawIOBase):
         start, end = self._position, min(end, self._size)
         if start >= end:
             return b""
+        if self._most is not None and end - start > self._most:
+            raise _bad_wheel(self._what, f"has a directory of {end - start} bytes")
         span = self._span(start, end)
         if span is None:
             self.fetch(start, max(end, start + _LEAST))

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from .digest import sha256
-from .index import Wheel, write_atomically
+from .digest import sha256, sha256_of
+from .index import Wheel, no_cache, write_atomically
 from .outcome import ExitCode, KvpatchError
 from .ranged import RangedFile
 from .sealed import seal, unseal
@@ -33,6 +33,7 @@ _TAIL = 48 * 1024
 _MOST_MEMBER = 16 * 1024 * 1024
 _MOST_RATIO = 200
 _MOST_MEMBERS = 50_000
+_MOST_DIRECTORY = 8 * 1024 * 1024
 _SCHEMA = 1
 _KEPT_SUFFIXES = (".py", ".so", ".dist-info/METADATA")
 
@@ -200,7 +201,10 @@ class RemoteWheel:
         wheel = self.wheel
         if self._whole is None:
             try:
-                return RangedFile(self.session, wheel.url, wheel.size, wheel.filename, tail=tail)
+                # Only who looks for the directory asks for a tail.
+                most = _MOST_DIRECTORY if tail else None
+                name, size = wheel.filename, wheel.size
+                return RangedFile(self.session, wheel.url, size, name, tail=tail, most=most)
             except KvpatchError as error:
                 if error.code != "no-ranges" or not 0 < (wheel.size or 0) <= self.max_download:
                     raise
@@ -211,11 +215,15 @@ class RemoteWheel:
         from .download import fetch
 
         place = self.cache / "whole" / f"{self.wheel.sha256}.whl"
-        if not place.is_file():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=place.parent) as folder:
-                fetch(self.wheel, Path(folder), lambda _: None).replace(place)
-            self.traffic.add(self.wheel.size or 0)
+        try:
+            # A disk may have changed it since.
+            if not place.is_file() or sha256_of(place) != self.wheel.sha256:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryDirectory(dir=place.parent) as folder:
+                    fetch(self.wheel, Path(folder), lambda _: None).replace(place)
+                self.traffic.add(self.wheel.size or 0)
+        except OSError as error:
+            raise no_cache(place.parent, error) from None
         return place
 
     def _unpacked(self, entry: Entry, path: str, data: memoryview) -> bytes:

@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from .digest import sha256
+from .digest import sha256_of
 from .matrix import Release
 from .outcome import ExitCode, KvpatchError
 from .tree import PACKAGES
@@ -112,7 +112,7 @@ def local_release(path: Path) -> Release:
         _, version, _, _ = parse_wheel_filename(path.name)
     except InvalidWheelFilename as error:
         raise _unreadable(path, str(error)) from None
-    return Release(names[0], version, holder, path.name, sha256(path.read_bytes()))
+    return Release(names[0], version, holder, path.name, sha256_of(path))
 
 
 def _folder_version(folder: Folder, package: str) -> Version:

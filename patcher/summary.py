@@ -87,6 +87,9 @@ def report(
     if files.issue is not None:
         _tell(files.issue, matrix, errors)
     code = ExitCode.NO if errors else ExitCode.DONE
+    if any(_not_kept(error.code) for error in errors):
+        # Of what could not be kept nothing is known: that is no answer.
+        code = ExitCode.ENVIRONMENT
     return Report("validate", told, data, code, errors)
 
 
@@ -207,12 +210,21 @@ def _red(matrix: Matrix, *, chosen: bool) -> list[str]:
 
 
 def failures(matrix: Matrix) -> Iterator[KvpatchError]:
-    """The newest release of each package that can't be patched, or not be checked with all."""
+    """The newest release of each package that can't be patched, or not be checked with all.
+
+    A cache folder that can't be written is one whichever release that struck.
+    """
+    full = [row.error.message for row in matrix.rows if row.error and _not_kept(row.error.code)]
+    full += [pair["message"] for pair in matrix.unread if _not_kept(pair["code"])]
+    if full:
+        hint = "make room, or set XDG_CACHE_HOME to a folder that can be written"
+        yield KvpatchError("no-cache", full[0], hint, ExitCode.ENVIRONMENT)
     for name in PACKAGES:
         rows = [row for row in matrix.rows if row.package == name]
         newest = max(rows, key=lambda row: Version(row.version))
         if newest.error is not None:
-            yield newest.error
+            if not _not_kept(newest.error.code):
+                yield newest.error
         elif not newest.ok:
             reasons = "; ".join(f"{p['id']} is {p['outcome']}" for p in newest.refused)
             yield KvpatchError(
@@ -221,7 +233,8 @@ def failures(matrix: Matrix) -> Iterator[KvpatchError]:
                 "the series needs a change for this release",
                 ExitCode.NO,
             )
-        unread = [pair for pair in matrix.unread if pair[name] == newest.version]
+        mine = [pair for pair in matrix.unread if pair[name] == newest.version]
+        unread = [pair for pair in mine if not _not_kept(pair["code"])]
         if unread:
             yield KvpatchError(
                 unread[0]["code"],
@@ -230,6 +243,11 @@ def failures(matrix: Matrix) -> Iterator[KvpatchError]:
                 "try again; what could be read is kept",
                 ExitCode.NO,
             )
+
+
+def _not_kept(code: str) -> bool:
+    """Whether an error is about this host's cache folder, and says nothing of a release."""
+    return code == "no-cache"
 
 
 def markdown(matrix: Matrix, errors: Sequence[KvpatchError], *, chosen: bool = False) -> str:

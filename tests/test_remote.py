@@ -143,6 +143,33 @@ def test_wheels_that_lie_are_named(web: Web, tmp_path: Path, data: bytes, why: s
     assert (caught.value.code, int(caught.value.exit_code)) == ("bad-wheel", 4)
 
 
+def test_a_directory_that_is_larger_than_any_is_not_read(
+    web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def many(archive: zipfile.ZipFile) -> None:
+        for number in range(500):
+            archive.writestr(f"demo/{number}", b"")
+
+    data = packed(many)
+    web.answer = ranges_of(data)
+    monkeypatch.setattr(remote, "_MOST_DIRECTORY", 10_000)
+    with pytest.raises(KvpatchError, match=r"has a directory of \d+ bytes") as caught:
+        wheel_on(web, tmp_path, data).read("demo/near.py")
+    assert caught.value.code == "bad-wheel"
+    assert all(_length(asked.range) < 10_000 for asked in web.asked)
+    monkeypatch.setattr(remote, "_MOST_DIRECTORY", 100_000)
+    assert wheel_on(web, tmp_path, data).read("demo/near.py") == b"x = 1\n"
+    monkeypatch.setattr(remote, "_MOST_MEMBERS", 500)
+    with pytest.raises(KvpatchError, match="has 505 members"):
+        wheel_on(web, tmp_path / "other", data).read("demo/near.py")
+
+
+def _length(asked: str | None) -> int:
+    assert asked is not None
+    first, last = asked.removeprefix("bytes=").split("-")
+    return int(last) - int(first) + 1
+
+
 def test_a_server_that_ignores_ranges_is_found_out(web: Web, tmp_path: Path) -> None:
     web.answer = lambda _: Answer(WHEEL)
     with pytest.raises(KvpatchError) as caught:

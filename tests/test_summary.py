@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from kvpatch.matrix import Row
-from kvpatch.outcome import KvpatchError
+from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.remote import Traffic
 from kvpatch.summary import failures, markdown, text
 from matrices import MISSING, PAIRS, PATCHED, ROWS, matrix, pair
@@ -60,6 +61,20 @@ def test_what_the_released_wheels_need_is_counted_and_said() -> None:
 def test_one_request_is_one() -> None:
     one = replace(matrix(), traffic=Traffic(1, 0))
     assert "(1 request, " in text(one)
+
+
+@pytest.mark.parametrize("version", ["0.9.0", "0.33.0"])
+@pytest.mark.parametrize("unread", [True, False])
+def test_a_full_disk_is_the_environments_fault_whichever_release_it_struck(
+    version: str, unread: bool
+) -> None:
+    why = "/cache can't be written: No space left on device"
+    error = KvpatchError("no-cache", why, "make room", ExitCode.ENVIRONMENT)
+    pair = {"vllm": version, "lmcache": "0.5.6", "code": error.code, "message": why}
+    rows = tuple(replace(r, error=error) if r.version == version else r for r in ROWS)
+    found = replace(matrix(), unread=(pair,)) if unread else matrix(rows)
+    (told,) = failures(found)
+    assert (told.code, told.message, told.exit_code) == ("no-cache", why, ExitCode.ENVIRONMENT)
 
 
 def test_pairs_that_could_not_be_checked_are_told_and_those_of_the_newest_are_a_no() -> None:

@@ -186,6 +186,35 @@ def test_without_ranges_small_wheels_are_read_whole_where_that_is_allowed(
     assert ran.data["summary"]["bytes"] == sum(map(len, index.wheels.values()))
 
 
+def test_a_wheel_that_was_read_whole_and_was_damaged_since_is_fetched_anew(
+    index: SmallIndex,
+) -> None:
+    index.rangeless = True
+    asked = ("validate", "--json", "--max-download", "1")
+    first = kvpatch(*asked)
+    for path in index_folder().rglob("*"):
+        if path.is_file() and "index" not in path.parts:
+            path.write_bytes(path.read_bytes()[:-10] if "whole" in path.parts else b"")
+    again = kvpatch(*asked)
+    assert (again.data["releases"], again.data["pairs"]) == (
+        first.data["releases"],
+        first.data["pairs"],
+    )
+
+
+@pytest.mark.parametrize(("folder", "options"), [("files", ()), ("whole", ("--max-download", 1))])
+def test_a_cache_that_can_t_be_written_is_no_answer(
+    index: SmallIndex, folder: str, options: tuple[object, ...]
+) -> None:
+    index.rangeless = bool(options)
+    index_folder().mkdir(parents=True)
+    (index_folder() / folder).write_text("in the way")
+    ran = kvpatch("validate", "--json", *options)
+    assert (ran.code, [error["code"] for error in ran.envelope["errors"]]) == (4, ["no-cache"])
+    left_out = [row["error"] for row in ran.data["releases"] if row["error"]]
+    assert {error["code"] for error in [*left_out, *ran.data["unread"]]} == {"no-cache"}
+
+
 def test_a_damaged_cache_is_read_anew(index: SmallIndex) -> None:
     first = kvpatch("validate", "--json")
     for path in index_folder().rglob("*"):
