@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -25,6 +26,7 @@ from packaging.utils import (
 )
 from packaging.version import InvalidVersion, Version
 
+from . import body
 from .digest import sha256
 from .index_config import Index as Index
 from .index_config import certificates, extras
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 20.0
 """Without a byte for so long a server is taken to be gone; it is asked three times more."""
+
+MOST_PAGE = 64 * 1024 * 1024
+"""The most bytes that a list of releases may have; that of vLLM has less than one million."""
 
 _SCHEMA = 2
 _LOGIN = {
@@ -286,11 +291,15 @@ def _fetch(index: Index, name: str) -> list[Wheel]:
             UnsupportedContentTypeError,
             UnsupportedRepoVersionError,
         )
+        from urllib3.exceptions import HTTPError
     except ImportError:
         raise missing_extra() from None
     what = f"the list of releases of {name}"
     try:
         with connection(index) as session:
+            # Streamed, so that the hook reads it.
+            session.stream = True
+            session.hooks["response"] = [_held]
             client = PyPISimple(index.url or PYPI_SIMPLE_ENDPOINT, session=session)
             packages = client.get_project_page(name, timeout=TIMEOUT_S).packages
     except NoSuchProjectError:
@@ -298,6 +307,7 @@ def _fetch(index: Index, name: str) -> list[Wheel]:
     except (
         # Besides what requests has a name for, it is a certificate that is not there.
         OSError,
+        HTTPError,
         UnsupportedContentTypeError,
         UnsupportedRepoVersionError,
         # A page that is not what it says it is.
@@ -327,6 +337,11 @@ def _fetch(index: Index, name: str) -> list[Wheel]:
         file = (package.filename, package.url, package.size, digest, yanked, sdist)
         wheels.append(Wheel(name, version, *file))
     return wheels
+
+
+def _held(answer: requests.Response, **_: Any) -> None:
+    """Read the answer now, as far as a list of releases may go."""
+    answer.raw = io.BytesIO(body.read(answer.raw, MOST_PAGE))
 
 
 def _one_each(wheels: list[Wheel]) -> tuple[Wheel, ...]:

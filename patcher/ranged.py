@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import time
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from . import body
 from .digest import sha256
 from .index import (
     TIMEOUT_S,
@@ -32,9 +32,6 @@ _TAIL = 320 * 1024
 _LEAST = 16 * 1024
 _MOST_MEMBER = 64 * 1024 * 1024
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
-# A server that sends a byte now and then never runs into a timeout (seconds, bytes a second).
-_GRACE_S = 60.0
-_SLOWEST = 4 * 1024
 _SCHEMA = 1
 
 
@@ -204,26 +201,14 @@ class RangedFile(io.RawIOBase):
                 first, last, total = (int(number) for number in told.groups())
                 if (first, last) != (start, end - 1):
                     raise _no_ranges(self._what)
-                data = self._body(answer, end - start)
+                data = body.read(answer.raw, end - start)
+        except body.TooLongError:
+            raise _bad_wheel(self._what, "is sent with more bytes than were asked for") from None
         except (OSError, urllib3.exceptions.HTTPError, ValueError) as error:
             raise no_network(self._what, error) from None
-        return data, total
-
-    def _body(self, answer: requests.Response, size: int) -> bytes:
-        """So many bytes of an answer; it may have no more, and must come at some speed."""
-        latest = time.monotonic() + _GRACE_S + size / _SLOWEST
-        data = bytearray()
-        # What has come in the meantime, however little, tells how slow it is; urllib3 1 can't.
-        read = getattr(answer.raw, "read1", answer.raw.read)
-        while piece := read(size + 1 - len(data), decode_content=True):
-            data += piece
-            if len(data) > size:
-                raise _bad_wheel(self._what, "is sent with more bytes than were asked for")
-            if time.monotonic() > latest:
-                raise no_network(self._what, TimeoutError())
-        if len(data) != size:
+        if len(data) != end - start:
             raise _bad_wheel(self._what, "broke off in the middle of a range")
-        return bytes(data)
+        return data, total
 
 
 def _fetch(

@@ -218,6 +218,18 @@ def test_a_hash_that_is_none_is_not_taken_for_one(web: Web, digest: str) -> None
     assert wheel.sha256 is None
 
 
+def test_a_list_of_releases_without_end_is_not_read_to_it(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = len(web.answer(Asked("/", None, None, ("", 0))).body)
+    monkeypatch.setattr("kvpatch.index.MOST_PAGE", size)
+    assert found(web)
+    monkeypatch.setattr("kvpatch.index.MOST_PAGE", size - 1)
+    with pytest.raises(KvpatchError, match="TooLongError") as caught:
+        found(web)
+    assert (caught.value.code, caught.value.exit_code) == ("no-network", ExitCode.ENVIRONMENT)
+
+
 def test_a_failed_request_names_no_login_and_no_address() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))

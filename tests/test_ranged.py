@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import multiprocessing
 import re
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 from kvpatch import ranged
 from kvpatch.index import Wheel
 from kvpatch.outcome import ExitCode, KvpatchError
-from kvpatch.ranged import RangedFile, read_many, read_members
+from kvpatch.ranged import read_many, read_members
 from packaging.version import Version
 from web import Answer, Asked, Web, ranges_of, serving
 
@@ -239,43 +235,6 @@ def test_an_address_that_is_none_is_refused(tmp_path: Path, address: str) -> Non
     with pytest.raises(KvpatchError) as caught:
         read_members(Wheel("demo", Version("1.0"), NAME, address, 10, None, False), ["a"], tmp_path)
     assert (caught.value.code, caught.value.exit_code) == ("no-network", ExitCode.ENVIRONMENT)
-
-
-@dataclass
-class Dripping:
-    """The body of an answer that never ends, a few bytes at a time; ``seconds`` each takes."""
-
-    clock: list[float]
-    seconds: float
-    given: int = 0
-
-    def read(self, most: int, *, decode_content: bool) -> bytes:
-        assert decode_content
-        self.clock[0] += self.seconds
-        piece = bytes(min(most, 1000))
-        self.given += len(piece)
-        return piece
-
-    read1 = read
-
-
-@pytest.mark.parametrize(
-    ("seconds", "code"), [(0.001, "bad-wheel"), (0.24, "bad-wheel"), (19.0, "no-network")]
-)
-def test_an_answer_without_end_is_not_read_to_it_nor_one_that_drips(
-    monkeypatch: pytest.MonkeyPatch, seconds: float, code: str
-) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(ranged.time, "monotonic", lambda: clock[0])
-    size, body = 50_000, Dripping(clock, seconds)
-    said = {"Content-Range": f"bytes 0-{size - 1}/{size}"}
-    answer = SimpleNamespace(raw=body, status_code=206, headers=said, raise_for_status=lambda: None)
-    session = SimpleNamespace(get=lambda *_, **__: contextlib.nullcontext(answer))
-    with pytest.raises(KvpatchError) as caught:
-        RangedFile(cast("Any", session), "http://host/x", size, NAME)
-    assert caught.value.code == code
-    assert body.given <= size + 1
-    assert clock[0] < 60 + 19 + size / 4096
 
 
 def test_a_member_with_a_wrong_checksum_is_refused_and_not_kept(web: Web, tmp_path: Path) -> None:
