@@ -16,11 +16,13 @@ from .verdicts import Kept, recalled, remembered
 class Checked:
     """What checking one LMCache came to: its row, and its pairs as ``data.pairs`` has them.
 
-    ``unread`` are the pairs that could not be checked, as ``data.unread`` has them.
+    ``vllm`` is the release that each pair is with; ``unread`` are the pairs that could not be
+    checked, as ``data.unread`` has them.
     """
 
     row: Row
     pairs: tuple[Mapping[str, Any], ...] = ()
+    vllm: tuple[Release, ...] = field(default=(), compare=False)
     unread: tuple[Mapping[str, str], ...] = ()
 
 
@@ -67,6 +69,7 @@ class Checker:
         if row.error is not None:
             return Checked(row)
         pairs: list[Mapping[str, Any]] = []
+        beside: list[Release] = []
         unread: list[Mapping[str, str]] = []
         before = memory
         memory = remembered(row, self.beside(release), memory)
@@ -85,10 +88,11 @@ class Checker:
                 if one.key:
                     memory[one.key] = known
             pairs.append(known)
+            beside.append(one)
         if memory != before:
             self.kept.keep(release, memory)
         self.workshop.forget(release)
-        return Checked(row, tuple(pairs), tuple(unread))
+        return Checked(row, tuple(pairs), tuple(beside), tuple(unread))
 
 
 def _unread(vllm: Release, lmcache: Release, error: KvpatchError) -> dict[str, str]:

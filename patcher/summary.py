@@ -221,24 +221,28 @@ def failures(matrix: Matrix) -> Iterator[KvpatchError]:
         yield KvpatchError("no-cache", full[0], hint, ExitCode.ENVIRONMENT)
     for name in PACKAGES:
         rows = [row for row in matrix.rows if row.package == name]
-        newest = max(rows, key=lambda row: Version(row.version))
-        if newest.error is not None:
-            if not _not_kept(newest.error.code):
-                yield newest.error
-        elif not newest.ok:
-            reasons = "; ".join(f"{p['id']} is {p['outcome']}" for p in newest.refused)
-            yield KvpatchError(
-                "newest-unpatched",
-                f"{name} {newest.version} can't be patched: {reasons or 'no patch registers it'}",
-                "the series needs a change for this release",
-                ExitCode.NO,
-            )
-        mine = [pair for pair in matrix.unread if pair[name] == newest.version]
+        version = max((row.version for row in rows), key=Version)
+        # Two where a file of that release was given besides the one that the index has.
+        newest = [row for row in rows if Version(row.version) == Version(version)]
+        for row in newest:
+            if row.error is not None:
+                if not _not_kept(row.error.code):
+                    yield row.error
+            elif not row.ok:
+                which = f"{name} {row.version}" + (f" ({row.name})" if len(newest) > 1 else "")
+                reasons = "; ".join(f"{p['id']} is {p['outcome']}" for p in row.refused)
+                yield KvpatchError(
+                    "newest-unpatched",
+                    f"{which} can't be patched: {reasons or 'no patch registers it'}",
+                    "the series needs a change for this release",
+                    ExitCode.NO,
+                )
+        mine = [pair for pair in matrix.unread if pair[name] == version]
         unread = [pair for pair in mine if not _not_kept(pair["code"])]
         if unread:
             yield KvpatchError(
                 unread[0]["code"],
-                f"{_pairs(len(unread))} of {name} {newest.version} can't be checked, the first "
+                f"{_pairs(len(unread))} of {name} {version} can't be checked, the first "
                 f"because {unread[0]['message']}",
                 "try again; what could be read is kept",
                 ExitCode.NO,

@@ -71,7 +71,7 @@ def by_version(found: Sequence[Release]) -> Sides:
             raise KvpatchError(
                 "no-releases",
                 f"no release of {name} is in what was asked for",
-                "widen --vllm or --lmcache, or give --pre",
+                "widen --vllm or --lmcache, or give --pre; yanked releases are left out",
                 ExitCode.ENVIRONMENT,
             )
     return sides

@@ -73,9 +73,12 @@ class Sweep:
             rows[lmcache] = checked[lmcache].row
         lmcaches = []
         for lmcache in self.sides["lmcache"]:
-            placed = _placed(lmcache, readable, checked[lmcache].pairs)
-            pairs = (_with_sources(pair, [r for r in two if r in given]) for pair, two in placed)
-            lmcaches.append(replace(checked[lmcache], pairs=tuple(pairs)))
+            one = checked[lmcache]
+            pairs = [
+                _with_sources(pair, [r for r in (vllm, lmcache) if r in given])
+                for pair, vllm in zip(one.pairs, one.vllm, strict=True)
+            ]
+            lmcaches.append(replace(one, pairs=tuple(pairs)))
         return [replace(rows[r], given=r in given) for r in found], lmcaches
 
     def _telling(
@@ -96,16 +99,6 @@ class Sweep:
             return sound
 
         return taken
-
-
-def _placed(
-    lmcache: Release, vllm: Sequence[Release], pairs: Sequence[Mapping[str, Any]]
-) -> Iterator[tuple[Mapping[str, Any], tuple[Release, ...]]]:
-    """The pairs of one LMCache, each with its two releases; a vLLM that could not be read lacks."""
-    left = iter(vllm)
-    for pair in pairs:
-        one = next((release for release in left if str(release.version) == pair["vllm"]), None)
-        yield pair, (lmcache,) if one is None else (one, lmcache)
 
 
 def _with_sources(pair: Mapping[str, Any], given: Sequence[Release]) -> Mapping[str, Any]:

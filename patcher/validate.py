@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from packaging.version import Version
 
 from .ahead import Reads, reads_of
 from .catalogue import load
@@ -16,7 +18,8 @@ from .checking import Checker
 from .fold import Memo, Options
 from .index import configured, connection
 from .index_config import extras
-from .matrix import Row, Say, Workshop, summary
+from .matrix import Release, Row, Say, Workshop, summary
+from .outcome import ExitCode, KvpatchError
 from .remote import RemoteWheel, Traffic
 from .series import discover
 from .sources import local_release
@@ -61,13 +64,14 @@ def validate(asked: Request, cache: Path, say: Say) -> Matrix:
     A release that can't be read is a row with its error; the rest goes on.
 
     Raises:
-        KvpatchError: ``bad-spec`` (exit 2); ``no-network``, ``no-releases``, ``bad-source`` and
-            others (exit 4), where nothing can be checked at all.
+        KvpatchError: ``bad-spec`` and ``same-source`` (exit 2); ``no-network``, ``no-releases``,
+            ``bad-source`` and others (exit 4), where nothing can be checked at all.
     """
     begun = time.monotonic()
     for spec in asked.specs.values():
         specifiers(spec)
     local = [local_release(path) for path in asked.sources]
+    _told_apart(local)
     index = configured()
     traffic = Traffic()
     with ExitStack() as stack:
@@ -92,3 +96,21 @@ def validate(asked: Request, cache: Path, say: Say) -> Matrix:
     pairs = tuple(pair for one in checked for pair in one.pairs)
     unread = tuple(pair for one in checked for pair in one.unread)
     return Matrix(tuple(rows), pairs, traffic, time.monotonic() - begun, reads, unread)
+
+
+def _told_apart(given: Sequence[Release]) -> None:
+    """See that a report can tell what was given apart, which it does by release.
+
+    Raises:
+        KvpatchError: ``same-source``, exit 2.
+    """
+    seen: dict[tuple[str, Version], Release] = {}
+    for release in given:
+        other = seen.setdefault((release.package, release.version), release)
+        if other is not release:
+            raise KvpatchError(
+                "same-source",
+                f"{other.name} and {release.name} are both {release.package} {release.version}",
+                "give one with --source, and the other in a run of its own",
+                ExitCode.USAGE,
+            )

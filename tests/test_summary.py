@@ -37,6 +37,15 @@ def test_only_the_newest_release_that_cant_be_patched_is_a_no() -> None:
     assert list(failures(matrix((Row("vllm", "0.34.0", "d.whl", error=lost), *ROWS)))) == [lost]
 
 
+def test_each_file_of_the_newest_release_counts() -> None:
+    given = Row("vllm", "0.33.0", "mine.whl", MISSING, given=True)
+    for rows in ((*ROWS, given), (given, *ROWS)):
+        (error,) = failures(matrix(rows))
+        assert error.message == "vllm 0.33.0 (mine.whl) can't be patched: KV001 is missing"
+    older = replace(given, version="0.9.0")
+    assert list(failures(matrix((*ROWS, older)))) == []
+
+
 def test_the_job_summary_is_a_table_by_vllm_newest_first() -> None:
     rows = (Row("vllm", "0.34.0", "d.whl", MISSING), *ROWS)
     made = markdown(matrix(rows), list(failures(matrix(rows))))

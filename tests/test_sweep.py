@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kvpatch import companion as companions
 from kvpatch import sweep
-from kvpatch.matrix import Release
-from kvpatch.remote import Traffic
+from kvpatch.matrix import Release, Workshop
+from kvpatch.outcome import ExitCode, KvpatchError
+from kvpatch.remote import RemoteWheel, Traffic
 from kvpatch.sources import Folder
 from kvpatch.supply import Request
 from kvpatch.validate import validate
@@ -96,3 +98,21 @@ def test_of_two_files_of_one_release_each_has_its_row_and_its_pairs(
     assert told == [
         pair for lmcache in LMCACHE for pair in ((lmcache, False, None), (lmcache, True, given))
     ]
+
+
+def test_a_pair_is_that_of_its_own_file_where_another_of_its_release_cant_be_read(
+    index: SmallIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = tmp_path / "vllm-0.25.1-py3-none-any.whl"
+    wheel.write_bytes(wheel_bytes("vllm", "0.25.1", {ATTENTION: ""}))
+    pair = Workshop.pair
+
+    def damaged(shop: Workshop, vllm: Release, lmcache: Release) -> dict[str, Any]:
+        if str(vllm.version) == "0.25.1" and isinstance(vllm.holder, RemoteWheel):
+            raise KvpatchError("bad-wheel", "it is damaged", "try again", ExitCode.ENVIRONMENT)
+        return pair(shop, vllm, lmcache)
+
+    monkeypatch.setattr(Workshop, "pair", damaged)
+    matrix = validate(Request({}, sources=(wheel,)), tmp_path / "one", lambda _: None)
+    told = [p.get("sources") for p in matrix.pairs if p["vllm"] == "0.25.1"]
+    assert told == [{"vllm": wheel.name}] * len(LMCACHE)

@@ -309,6 +309,20 @@ def test_a_source_of_a_release_that_the_index_has_too_is_told_from_it(
     assert f"(source) vLLM 0.25.1: {wheel.name}" in out
 
 
+def test_two_sources_of_one_release_are_a_matter_of_usage(
+    index: SmallIndex, tmp_path: Path
+) -> None:
+    given: list[object] = []
+    for folder in ("one", "other"):
+        (tmp_path / folder).mkdir()
+        wheel = tmp_path / folder / "vllm-0.41.0-py3-none-any.whl"
+        wheel.write_bytes(wheel_bytes("vllm", "0.41.0"))
+        given += ["--source", wheel]
+    assert kvpatch("validate", *given[:2]).code == 0
+    ran = kvpatch("validate", "--json", *given)
+    assert (ran.code, ran.envelope["errors"][0]["code"]) == (2, "same-source")
+
+
 def test_where_lmcache_was_asked_for_only_that_is_said_not_to_blend(
     index: SmallIndex, tmp_path: Path
 ) -> None:
