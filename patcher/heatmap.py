@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -11,10 +11,13 @@ from .compat import MEANINGS
 from .listing import GDS, Listing, label
 
 
-def page(data: Mapping[str, Any]) -> str:
-    """The HTML of ``data`` of a validate report; it fetches nothing and works from a file."""
+def page(data: Mapping[str, Any], red: Sequence[str] = ()) -> str:
+    """The HTML of ``data`` of a validate report; it fetches nothing and works from a file.
+
+    ``red`` are lines about releases and pairs that have no cell to open, or need no opening.
+    """
     template = files(__package__).joinpath("heatmap.html").read_text("utf-8")
-    return template.replace("/*DATA*/null", _embedded(compact(data)))
+    return template.replace("/*DATA*/null", _embedded({**compact(data), "red": list(red)}))
 
 
 def compact(data: Mapping[str, Any]) -> dict[str, Any]:

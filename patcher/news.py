@@ -13,6 +13,7 @@ from .tree import PACKAGES
 from .validate import Matrix
 
 # A title may have 256 characters, a text 65,536.
+TITLE = 256
 NAMED_IN_TITLE = 4
 LISTED = 100
 
@@ -34,12 +35,12 @@ def issue(matrix: Matrix, errors: Sequence[KvpatchError], known: Pairs) -> str |
     if not new and not lost and not others:
         return None
     title = [
-        *_named([row for row in new if not row.ok], "red"),
-        *_named([row for row in new if row.ok], "new"),
+        *_named([row for row in new if _red(row, matrix)], "red"),
+        *_named([row for row in new if not _red(row, matrix)], "new"),
         *([f"{_counted(len(lost), 'pair')} no longer green"] if lost else []),
     ]
     # An issue is opened once for a title, so it has to tell all that may be news.
-    lines = ["; ".join(title) or others[0].message, ""]
+    lines = [_short("; ".join(title) or others[0].message), ""]
     lines += [f"Compared with the catalogue of {known.date}.", ""]
     for row in new:
         lines += [
@@ -89,6 +90,18 @@ def _row(row: Row) -> Iterator[str]:
         yield "- no patch registers its model"
     if row.ok:
         yield "- every patch goes in"
+
+
+def _red(row: Row, matrix: Matrix) -> bool:
+    """Whether a release can't be patched, or blends with nothing once it is."""
+    mine = [pair for pair in matrix.pairs if pair[row.package] == row.version]
+    return not row.ok or not any(pair["ok"] for pair in mine)
+
+
+def _short(title: str) -> str:
+    """One line within the limit of a title."""
+    line = " ".join(title.split())
+    return line if len(line) <= TITLE else f"{line[: TITLE - 3]}..."
 
 
 def _pairs(row: Row, matrix: Matrix) -> Iterator[str]:

@@ -133,7 +133,7 @@ def _write(files: Files, matrix: Matrix, errors: Sequence[KvpatchError], *, chos
     wanted: list[tuple[Path | None, Callable[[], str]]] = [
         (files.markdown, lambda: markdown(matrix, errors, chosen=chosen)),
         (files.junit, lambda: junit(matrix)),
-        (files.html, lambda: page(matrix.data)),
+        (files.html, lambda: page(matrix.data, _red(matrix, chosen=chosen))),
     ]
     for path, made in wanted:
         if path is not None:

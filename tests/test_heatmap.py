@@ -35,7 +35,7 @@ def embedded(html: str) -> Any:
 
 def test_the_page_holds_all_pairs_and_each_finding_once() -> None:
     held = embedded(page(data()))
-    assert held == json.loads(json.dumps(compact(data())))
+    assert held == {**json.loads(json.dumps(compact(data()))), "red": []}
     assert [pair["f"] for pair in held["pairs"]] == [[[0, 1]], [[0, 1]]]
     assert held["findings"] == [
         ["K", "first stored request", "a.py", "it is so", "always", "3", "KV001 KV002"]
@@ -54,6 +54,13 @@ def test_the_page_tells_of_wheels_sources_and_s_with_gds() -> None:
     assert any("only with GDS" in line for line in held["legend"])
     assert any("/src/vllm" in line for line in held["legend"])
     assert "green_after_with_notes" in html
+
+
+def test_the_page_tells_of_what_has_no_cell() -> None:
+    html = page(data(), ["not read: vllm 0.12.0: </script> it is damaged"])
+    assert embedded(html)["red"] == ["not read: vllm 0.12.0: </script> it is damaged"]
+    assert html.count("</script>") == 1
+    assert 'id="red"' in html
 
 
 def test_no_text_can_end_the_script() -> None:

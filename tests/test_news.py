@@ -36,6 +36,24 @@ def test_a_new_release_that_is_patched_is_told_with_what_it_blends_with() -> Non
     assert "- blends with 1 of 2 releases of LMCache: 0.5.0 with launch settings" in text
 
 
+def test_a_new_release_that_is_patched_and_blends_with_nothing_is_red() -> None:
+    new = Row("lmcache", "0.6.0", "x", ({"id": "KV003", "outcome": "pending", "reason": ""},))
+    pairs = [*MATRIX, pair("0.9.0", "0.6.0", "XH", "X")]
+    text = issue(matrix(rows(new=new), pairs), (), built())
+    assert text is not None
+    assert text.splitlines()[0] == "LMCache 0.6.0: red"
+    assert "- with vLLM 0.9.0 the letters X stay" in text
+
+
+def test_a_title_is_one_line_within_its_limit() -> None:
+    error = KvpatchError("bad-wheel", "it is\ndamaged " + "and so on " * 40, "try again")
+    text = issue(matrix(rows(), MATRIX), (error,), built())
+    assert text is not None
+    title, empty, *_ = text.splitlines()
+    assert (len(title), empty) == (256, "")
+    assert title.startswith("it is damaged and so on")
+
+
 def test_a_new_release_whose_anchor_is_gone_is_red_with_its_reason() -> None:
     patch = {"id": "KV001", "outcome": "missing", "reason": "no anchor"}
     new = Row("vllm", "0.12.0", "x", (patch,), registered=False)
@@ -60,7 +78,9 @@ def test_a_title_tells_of_all_that_may_be_news() -> None:
     red = Row("vllm", "0.12.0", "x", registered=False)
     new = [Row("lmcache", f"0.6.{n}", "x") for n in range(6)]
     found = rows(red=red, **{row.version: row for row in new})
-    text = issue(matrix(found, [pair("0.9.0", "0.4.0", "HA", "A"), *MATRIX[1:]]), (), built())
+    green = [pair("0.10.0", row.version, "H", "", "+") for row in new]
+    told = [pair("0.9.0", "0.4.0", "HA", "A"), *MATRIX[1:], *green]
+    text = issue(matrix(found, told), (), built())
     assert text is not None
     assert text.splitlines()[0] == (
         "vLLM 0.12.0: red; LMCache 0.6.0, LMCache 0.6.1, LMCache 0.6.2, LMCache 0.6.3, 2 more: new"

@@ -98,9 +98,13 @@ def test_specs_choose_and_yanked_and_pre_releases_are_left_out(index: SmallIndex
     assert {key[0] for key in pairs(newer)} == {"0.25.1", "0.26.0rc1"}
 
 
-def test_a_release_that_cant_be_read_is_a_row_and_the_rest_goes_on(index: SmallIndex) -> None:
+def test_a_release_that_cant_be_read_is_a_row_and_the_rest_goes_on(
+    index: SmallIndex, tmp_path: Path
+) -> None:
     index.broken.add("vllm-0.12.0-py3-none-any.whl")
-    ran = kvpatch("validate", "--json")
+    page = tmp_path / "page.html"
+    ran = kvpatch("validate", "--json", "--html", page)
+    assert "not read: vllm 0.12.0: vllm-0.12.0-py3-none-any.whl could not" in page.read_text()
     assert ran.code == 0
     assert set(pairs(ran)) == {("0.25.1", "0.5.6")}
     (row,) = [row for row in ran.data["releases"] if row["error"]]
