@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from . import uv_config
+
 _VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 
 
@@ -29,7 +31,7 @@ class Index:
 
 
 def configured(environ: Mapping[str, str] | None = None) -> Index:
-    """The index that uv or pip is configured with: by a variable, else by pip's files."""
+    """The index that uv or pip is configured with: by a variable, else by pip's files or uv's."""
     given = os.environ if environ is None else environ
     for name in _VARIABLES:
         # uv also takes "name=url".
@@ -39,8 +41,14 @@ def configured(environ: Mapping[str, str] | None = None) -> Index:
             value = rest
         if value:
             return _index(value, name.partition("_")[0].lower())
-    value = _in_pip_files(given, "index-url")
-    return _index(value) if value else Index(None)
+    if value := _in_pip_files(given, "index-url"):
+        return _index(value)
+    files = uv_config.read(given)
+    if files.index:
+        return _index(files.index, "uv")
+    # Neither names one: who names further places rules, pip before uv as above.
+    pips = any(_pip_texts(given, option) for option in ("extra-index-url", "find-links"))
+    return Index(None, None, "uv" if files != uv_config.UvFiles() and not pips else "pip")
 
 
 @dataclass(frozen=True)
@@ -105,16 +113,18 @@ def _extra_texts(environ: Mapping[str, str], tool: str) -> list[str]:
     if tool == "uv":
         texts = f"{environ.get('UV_INDEX', '')} {environ.get('UV_EXTRA_INDEX_URL', '')}".split()
         named = (text.partition("=") for text in texts)
-        return [
+        told = [
             rest if equals and "/" not in label else f"{label}{equals}{rest}"
             for label, equals, rest in named
         ]
+        return [*told, *uv_config.read(environ).extra]
     return _pip_texts(environ, "extra-index-url")
 
 
 def _link_texts(environ: Mapping[str, str], tool: str) -> list[str]:
     if tool == "uv":
-        return [text for text in environ.get("UV_FIND_LINKS", "").split(",") if text]
+        told = [text for text in environ.get("UV_FIND_LINKS", "").split(",") if text]
+        return [*told, *uv_config.read(environ).links]
     return _pip_texts(environ, "find-links")
 
 

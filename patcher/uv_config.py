@@ -1,0 +1,90 @@
+"""What uv's own files say of indexes: the user's ``uv.toml``, then the host's."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class UvFiles:
+    """The index, further indexes, and places with wheels, in the order in which they rule."""
+
+    index: str = ""
+    extra: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+
+
+def read(environ: Mapping[str, str]) -> UvFiles:
+    """What the files say; nothing where there are none, or where they can't be read.
+
+    Files of a project are not for this: what is asked for belongs to no project.
+    """
+    found = [_one(path, table) for path, table in _tables(environ)]
+    return UvFiles(
+        next((one.index for one in found if one.index), ""),
+        tuple(dict.fromkeys(text for one in found for text in one.extra)),
+        tuple(dict.fromkeys(text for one in found for text in one.links)),
+    )
+
+
+def _one(path: Path, table: Mapping[str, Any]) -> UvFiles:
+    pip = _table(table.get("pip"))
+    named = [_table(item) for item in _items(table.get("index"))]
+    named = [item for item in named if not item.get("explicit")]
+    default = [_text(item.get("url")) for item in named if item.get("default")]
+    index = [*default, _text(table.get("index-url")), _text(pip.get("index-url"))]
+    extra = [_text(item.get("url")) for item in named if not item.get("default")]
+    links: list[str] = []
+    for part in (table, pip):
+        extra += map(_text, _items(part.get("extra-index-url")))
+        links += map(_text, _items(part.get("find-links")))
+    places = [text if "://" in text else str(path.parent / text) for text in links if text]
+    return UvFiles(next(filter(None, index), ""), tuple(filter(None, extra)), tuple(places))
+
+
+def _tables(environ: Mapping[str, str]) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    try:
+        toml = import_module("tomllib")
+    except ImportError:
+        # Python 3.10 has none; the extra that reads indexes brings the one it came from.
+        try:
+            toml = import_module("tomli")
+        except ImportError:
+            return
+    for path in _files(environ):
+        table: Mapping[str, Any] = {}
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            table = toml.loads(path.read_text("utf-8"))
+        yield path, table
+
+
+def _files(environ: Mapping[str, str]) -> list[Path]:
+    if environ.get("UV_NO_CONFIG"):
+        return []
+    if named := environ.get("UV_CONFIG_FILE"):
+        return [Path(named)]
+    home = Path(environ.get("HOME") or Path.home())
+    user = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    shared = (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(os.pathsep)
+    host = [Path(folder) / "uv" / "uv.toml" for folder in shared if folder]
+    # uv takes one file of the host's: the first that is there.
+    there = [path for path in (*host, Path("/etc/uv/uv.toml")) if path.is_file()]
+    return [user / "uv" / "uv.toml", *there[:1]]
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: Any) -> str:
+    return value.strip() if isinstance(value, str) else ""
