@@ -105,9 +105,11 @@ def compat_report(seen: View, heading: str, apply: str) -> Report:
     """
     found = outlook(seen)
     lines = [heading, "", *found.lines(cured=True)]
-    data = {"compat": found.data}
     if not found.before.complete:
         raise _missing(seen)
+    versions = {name: str(version) for name, version in seen.host.versions.items()}
+    # As `validate` has its pairs, for who reads the reports of both.
+    data = {"compat": found.data, "pairs": [{**versions, **(found.data or {})}]}
     lines.append(f"blends      {_answer(found, apply)}")
     code = ExitCode.DONE if found.after.green else ExitCode.NO
     return Report("compat", "\n".join(lines), data, code)

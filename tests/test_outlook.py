@@ -43,6 +43,8 @@ def test_compat_says_the_letters_before_and_after(tmp_path: Path) -> None:
     site = host(tmp_path)
     data = on(site, "compat").data["compat"]
     assert (data["before"], data["after"], data["ok"], data["settings"]) == (["H"], [], True, False)
+    (pair,) = on(site, "compat").data["pairs"]
+    assert pair == {"vllm": "0.32.0", "lmcache": "0.5.6", **data}
     text = kvpatch("compat", "--site", site.path).out
     assert "letters     H as it stands, none with the patches" in text
     assert "blends      after `kvpatch apply" in text
