@@ -35,12 +35,16 @@ from .outcome import ExitCode, KvpatchError
 
 if TYPE_CHECKING:
     import requests
+    from urllib3.response import BaseHTTPResponse
 
 TIMEOUT_S = 20.0
 """Without a byte for so long a server is taken to be gone; it is asked three times more."""
 
 MOST_PAGE = 64 * 1024 * 1024
 """The most bytes that a list of releases may have; that of vLLM has less than one million."""
+
+MOST_PAUSE_S = 20.0
+"""So long a server may ask to be left alone before it is tried again; it can ask for a day."""
 
 _SCHEMA = 2
 _LOGIN = {
@@ -96,7 +100,13 @@ def connection(index: Index, *, threads: int = 1) -> Iterator[requests.Session]:
         from urllib3.util.retry import Retry
     except ImportError:
         raise missing_extra() from None
-    busy = Retry(
+
+    class Patient(Retry):
+        def get_retry_after(self, response: BaseHTTPResponse) -> float | None:
+            asked = super().get_retry_after(response)
+            return None if asked is None else min(asked, MOST_PAUSE_S)
+
+    busy = Patient(
         total=3, backoff_factor=0.3, status_forcelist=(429, 500, 502, 503, 504), redirect=10
     )
     logins = {one.url: one.login for one in (index, *extras(index).indexes) if one.url}

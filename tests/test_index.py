@@ -9,7 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kvpatch.index import Index, configured, connection, kept_releases, releases, wheels_of
+from kvpatch.index import (
+    MOST_PAUSE_S,
+    Index,
+    configured,
+    connection,
+    kept_releases,
+    releases,
+    wheels_of,
+)
 from kvpatch.outcome import ExitCode, KvpatchError
 from packaging.version import Version
 from web import Answer, Asked, Web, page, serving
@@ -262,6 +270,22 @@ def test_a_busy_index_is_asked_again(web: Web) -> None:
     web.answer = answer
     assert "1.0" in found(web)
     assert len(web.asked) == 2
+
+
+def test_a_server_that_asks_to_be_left_alone_for_a_day_is_not(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("urllib3.util.retry.time.sleep", slept.append)
+    web.answer = lambda _: Answer(b"", 503, {"Retry-After": "86400"})
+    with pytest.raises(KvpatchError, match="too many 503"):
+        found(web)
+    assert slept == [MOST_PAUSE_S] * 3
+    slept.clear()
+    web.answer = lambda _: Answer(b"", 429, {"Retry-After": "2"})
+    with pytest.raises(KvpatchError, match="too many 429"):
+        found(web)
+    assert slept == [2.0] * 3
 
 
 def test_uv_and_pip_variables_name_the_index_in_that_order(tmp_path: Path) -> None:
