@@ -85,8 +85,10 @@ def rehearse(
         only = wanted.only or alone
         try:
             applied, findings, report = _run(vllm, lmcache, only, cache, disk, say)
-        except KvpatchError as error:
-            notes.append(f"not run: {shown}: {error.message}")
+        except (KvpatchError, OSError) as error:
+            # A disk that is full here must not take along what was read and run before.
+            why = error.message if isinstance(error, KvpatchError) else str(error)
+            notes.append(f"not run: {shown}: {why}")
             say(notes[-1])
             continue
         failed = "" if report.exit_code is ExitCode.DONE else _first(report)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from . import render, templates
+from . import outputs, render, templates
 from . import smoke_settings as wanted
 from .curing import pair_on
 from .fsops import Disk
@@ -64,9 +64,11 @@ def smoke(where: Where, choice: Choice, disk: Disk, say: Say) -> Report:
     """
     begin = time.monotonic()
     choice = _sensible(choice)
-    pair = find(where, disk)
-    device = choose_device(choice.device, pair)
     with stoppable(), _folder(choice.keep) as folder:
+        # The page may go into the folder that is kept.
+        outputs.ready(choice.html)
+        pair = find(where, disk)
+        device = choose_device(choice.device, pair)
         settings = _settings(pair, choice, folder)
         measured = _measure(pair, choice, settings, device, folder, say)
         error = unable(measured)
@@ -223,24 +225,6 @@ def pair_data(pair: Pair, device: str, choice: Choice) -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def _folder(keep: Path | None) -> Iterator[Path]:
-    """A folder that goes away, or the one that is to be kept (new or empty).
-
-    Raises:
-        KvpatchError: ``keep-not-empty`` (exit 2).
-    """
-    if keep is None:
-        with scratch() as folder:
-            yield folder
-        return
-    folder = keep.absolute()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise KvpatchError(
-            "keep-not-empty",
-            f"{folder} is there already, and not an empty folder",
-            "name a new folder with --keep",
-            ExitCode.USAGE,
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    yield folder
+def _folder(keep: Path | None) -> contextlib.AbstractContextManager[Path]:
+    """A folder that goes away, or the one that is to be kept."""
+    return scratch() if keep is None else outputs.new_folder(keep)

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from .outcome import ExitCode, KvpatchError
+from .outputs import put
 
 _KINDS = {"ok": "ok", "NO": "no", "not run": "none", "reported": "none"}
 _WIDTH, _HEIGHT = 640, 340
@@ -64,15 +64,7 @@ def save(path: Path, data: Mapping[str, Any]) -> None:
     Raises:
         KvpatchError: ``not-written``; exit 4.
     """
-    try:
-        path.write_text(page(data), encoding="utf-8")
-    except OSError as error:
-        raise KvpatchError(
-            "not-written",
-            f"{path} can't be written: {error.strerror}",
-            "name a file in a folder that is there and may be written",
-            ExitCode.ENVIRONMENT,
-        ) from error
+    put(path, page(data))
 
 
 def page(data: Mapping[str, Any]) -> str:

@@ -24,7 +24,7 @@ def report(
     seconds: float,
     html: Path | None,
 ) -> Report:
-    """The report; exit 1 where a check failed."""
+    """The report; exit 1 where a check failed, 4 where only the page could not be written."""
     failed = [check for check in checks if check.ok is False]
     data = {**pair, **measured_data(measured, seconds), "checks": [c.data() for c in checks]}
     errors = tuple(
@@ -36,13 +36,17 @@ def report(
         )
         for check in failed
     )
-    text = smoke_text(data, checks)
+    text, code = smoke_text(data, checks), ExitCode.NO if failed else ExitCode.DONE
     if html is not None:
         from . import smoke_page
 
-        smoke_page.save(html, data)
-        text += f"\nwrote {html}"
-    return Report("smoke", text, data, ExitCode.NO if failed else ExitCode.DONE, errors)
+        try:
+            smoke_page.save(html, data)
+            text += f"\nwrote {html}"
+        except KvpatchError as error:
+            # What the engines took a minute for is told all the same.
+            errors, code = (*errors, error), code or error.exit_code
+    return Report("smoke", text, data, code, errors)
 
 
 def measured_data(measured: Measured, seconds: float) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from .junit import junit
 from .listing import GDS, STARS, Listing, label, only_with_gds
 from .matrix import Say, blocking
 from .outcome import ExitCode, KvpatchError, Report
+from .outputs import put, ready, remove
 from .pairs import Pairs, Ran, build, load
 from .plan import GOAL
 from .series import discover
@@ -61,36 +62,42 @@ def report(
         )
     was = green_before(baseline)
     for path in (files.markdown, files.junit, files.html, files.catalogue, files.issue):
-        # Said before the minutes that the rest takes.
-        if path is not None and not path.absolute().parent.is_dir():
-            raise _not_written(path, "its folder is not there")
+        ready(path)
     earlier = catalogue_before(files.catalogue)
     matrix = validate(asked, cache, say)
     errors = (*failures(matrix), *regressions(matrix, was))
     chosen = bool(asked.specs["lmcache"])
     told, data = text(matrix, chosen=chosen), matrix.data
     ran: tuple[Ran, ...] = ()
+    # What was read is told although it can't be run, or a file can't be written.
+    lost: tuple[KvpatchError, ...] = ()
     data["not_run"] = []
     if disk is not None:
         from . import rehearsal
 
         # Who names both sides means these pairs, whatever was read of them.
         wanted = rehearsal.Wanted(all(asked.specs.values()), only)
-        found = rehearsal.rehearse(matrix.pairs, discover(), cache, disk, say, wanted)
-        errors, ran = (*errors, *found.errors), found.ran
-        data["not_run"] = list(found.notes)
-        told = "\n".join([told, "", *rehearsal.text(found)])
+        try:
+            found = rehearsal.rehearse(matrix.pairs, discover(), cache, disk, say, wanted)
+            errors, ran = (*errors, *found.errors), found.ran
+            data["not_run"] = list(found.notes)
+            told = "\n".join([told, "", *rehearsal.text(found)])
+        except KvpatchError as error:
+            lost = (error,)
     data["ran"] = [vars(one) for one in ran]
-    _write(files, matrix, errors, chosen=chosen)
-    if files.catalogue is not None:
-        _put(files.catalogue, catalogue(matrix, asked, earlier, ran))
-    if files.issue is not None:
-        _tell(files.issue, matrix, errors)
-    code = ExitCode.NO if errors else ExitCode.DONE
+    made: list[tuple[Path | None, Callable[[], str | None]]] = [
+        (files.markdown, lambda: markdown(matrix, errors, chosen=chosen)),
+        (files.junit, lambda: junit(matrix)),
+        (files.html, lambda: _page(matrix, chosen=chosen)),
+        (files.catalogue, lambda: catalogue(matrix, asked, earlier, ran)),
+        (files.issue, lambda: _issue(matrix, errors)),
+    ]
+    lost = (*lost, *_unwritten(made))
+    code = ExitCode.NO if errors else lost[0].exit_code if lost else ExitCode.DONE
     if any(_not_kept(error.code) for error in errors):
         # Of what could not be kept nothing is known: that is no answer.
         code = ExitCode.ENVIRONMENT
-    return Report("validate", told, data, code, errors)
+    return Report("validate", told, data, code, (*errors, *lost))
 
 
 def catalogue(
@@ -116,44 +123,35 @@ def catalogue(
     )
 
 
-def _tell(path: Path, matrix: Matrix, errors: Sequence[KvpatchError]) -> None:
-    from .news import issue
+def _unwritten(
+    wanted: Sequence[tuple[Path | None, Callable[[], str | None]]],
+) -> Iterator[KvpatchError]:
+    """Write the files that are wanted; what is to be said of those that can't be."""
+    for path, made in wanted:
+        if path is None:
+            continue
+        try:
+            content = made()
+            if content is not None:
+                put(path, content)
+            else:
+                # An earlier run's text must not be taken for this one's.
+                remove(path)
+        except KvpatchError as error:
+            yield error
 
-    told = issue(matrix, errors, load())
-    if told is None:
-        # An earlier run's text must not be taken for this one's.
-        path.unlink(missing_ok=True)
-    else:
-        _put(path, told)
 
-
-def _write(files: Files, matrix: Matrix, errors: Sequence[KvpatchError], *, chosen: bool) -> None:
+def _page(matrix: Matrix, *, chosen: bool) -> str:
     from .heatmap import page
 
-    wanted: list[tuple[Path | None, Callable[[], str]]] = [
-        (files.markdown, lambda: markdown(matrix, errors, chosen=chosen)),
-        (files.junit, lambda: junit(matrix)),
-        (files.html, lambda: page(matrix.data, _red(matrix, chosen=chosen))),
-    ]
-    for path, made in wanted:
-        if path is not None:
-            _put(path, made())
+    return page(matrix.data, _red(matrix, chosen=chosen))
 
 
-def _put(path: Path, content: str) -> None:
-    try:
-        path.write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise _not_written(path, error.strerror or str(error)) from error
+def _issue(matrix: Matrix, errors: Sequence[KvpatchError]) -> str | None:
+    """The text of an issue; None where nothing is new."""
+    from .news import issue
 
-
-def _not_written(path: Path, why: str) -> KvpatchError:
-    return KvpatchError(
-        "not-written",
-        f"{path} can't be written: {why}",
-        "name a file in a folder that is there and may be written",
-        ExitCode.ENVIRONMENT,
-    )
+    return issue(matrix, errors, load())
 
 
 def text(matrix: Matrix, *, chosen: bool = False) -> str:

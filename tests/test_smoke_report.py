@@ -125,6 +125,15 @@ def test_the_page_is_written_where_asked(tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "page.html").read_text()
 
 
+def test_a_page_that_can_not_be_written_takes_no_result_along() -> None:
+    found = _report(Path("/dev/full"))
+    assert found.exit_code is ExitCode.ENVIRONMENT
+    assert [error.code for error in found.errors] == ["not-written"]
+    assert "every check that was made holds" in found.text
+    assert "wrote" not in found.text
+    assert found.data["checks"]
+
+
 def _bad(role: str, stage: str, kind: str, text: str, **more: Any) -> Start:
     error = {"type": kind, "text": text}
     stages: dict[str, float] = {}

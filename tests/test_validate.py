@@ -361,6 +361,7 @@ def test_a_pair_that_was_green_and_is_red_is_a_no(index: SmallIndex, tmp_path: P
         (["--source", "/nowhere"], 4, "bad-source"),
         (["--jobs", "0"], 2, "usage"),
         (["--html", "/nowhere/page.html"], 4, "not-written"),
+        (["--junit", "/"], 4, "not-written"),
     ],
 )
 def test_bad_input_has_its_code(
@@ -369,6 +370,17 @@ def test_bad_input_has_its_code(
     ran = kvpatch("validate", "--json", *options)
     assert (ran.code, ran.envelope["errors"][0]["code"]) == (code, word)
     assert ran.envelope["errors"][0]["hint"]
+
+
+def test_a_file_that_can_not_be_written_takes_no_result_along(
+    index: SmallIndex, tmp_path: Path
+) -> None:
+    whole = kvpatch("validate", "--json")
+    page = tmp_path / "page.html"
+    ran = kvpatch("validate", "--json", "--markdown", "/dev/full", "--html", page)
+    assert (ran.code, [error["code"] for error in ran.envelope["errors"]]) == (4, ["not-written"])
+    assert ran.data["pairs"] == whole.data["pairs"]
+    assert page.is_file()
 
 
 def test_without_an_index_it_is_the_network(
