@@ -18,7 +18,11 @@ from . import console, options
     help="Smoke with this profile's configuration.",
 )
 @click.option("--config", type=click.Path(path_type=Path), help="Smoke with this one of yours.")
-@click.option("--model", metavar="PATH_OR_ID", help="Your model, instead of a tiny one.")
+@click.option(
+    "--model",
+    metavar="PATH_OR_ID",
+    help="Your model, instead of a tiny one: its folder, or its name in the hub's cache.",
+)
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
 @click.option(
     "--ratio",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -15,6 +16,14 @@ from .diagnosis import Check, fail, not_checked, ok, warn
 from .model_runner import BARE, SKIPS, VARIABLE, second_runner_for
 from .probe import Answer
 
+if TYPE_CHECKING:
+    from .tree import ReadableTree
+
+MODEL_TABLES = (
+    "lmcache/v1/compute/models/utils.py",
+    "lmcache/inprocess/compute/models/utils.py",
+)
+"""Where LMCache releases say which models their blender knows."""
 _FLASHINFER = ("flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache")
 _FATAL = Version("0.4.4")
 
@@ -144,3 +153,12 @@ def models_taken(source: bytes) -> Sequence[str]:
     """The model classes that LMCache's blender knows, of the text of its model table."""
     found = re.findall(rb"[\"'](\w+ForCausalLM)[\"']", source)
     return tuple(dict.fromkeys(one.decode() for one in found))
+
+
+def models_of(tree: ReadableTree) -> Sequence[str]:
+    """The model classes that the installed LMCache blends; none where its table is not there."""
+    for path in MODEL_TABLES:
+        content = tree.content("lmcache", path)
+        if content is not None:
+            return models_taken(content)
+    return ()

@@ -13,12 +13,13 @@ from typing import Any
 
 import yaml
 
-from . import outputs, render, templates
+from . import outputs, render, smoke_own, templates
 from . import smoke_settings as wanted
 from .curing import pair_on
 from .fsops import Disk
 from .host import Where
 from .outcome import ExitCode, KvpatchError, Report
+from .pair_checks import models_of
 from .schema_source import read_schema
 from .smoke_bench import Bench
 from .smoke_checks import judge
@@ -68,6 +69,7 @@ def smoke(where: Where, choice: Choice, disk: Disk, say: Say) -> Report:
         # The page may go into the folder that is kept.
         outputs.ready(choice.html)
         pair = find(where, disk)
+        _see_to_model(pair, choice)
         device = choose_device(choice.device, pair)
         settings = _settings(pair, choice, folder)
         measured = _measure(pair, choice, settings, device, folder, say)
@@ -105,17 +107,19 @@ def _sensible(choice: Choice) -> Choice:
     if choice.config is not None:
         # Said before the environment is asked, which takes seconds.
         wanted.read_config(choice.config)
-    if choice.model is not None and choice.model.startswith(("/", ".", "~")):
-        folder = Path(choice.model).expanduser().absolute()
-        if not folder.joinpath("config.json").is_file():
-            raise KvpatchError(
-                "no-model",
-                f"there is no {'config.json in' if folder.is_dir() else 'model folder'} {folder}",
-                "name a folder with config.json, weights and tokenizer, or an id of the hub",
-                ExitCode.ENVIRONMENT,
-            )
+    if choice.model is not None:
+        folder = smoke_own.folder_of(choice.model, os.environ)
         choice = replace(choice, model=str(folder))
     return choice
+
+
+def _see_to_model(pair: Pair, choice: Choice) -> None:
+    """See that this LMCache blends what is to be served, which takes no engine to know."""
+    taken = models_of(pair.host.tree)
+    if choice.model is None:
+        smoke_own.see_to_kind(choice.arch, taken)
+    else:
+        smoke_own.see_to(Path(choice.model), taken)
 
 
 def _settings(pair: Pair, choice: Choice, folder: Path) -> wanted.Settings:

@@ -109,8 +109,10 @@ class Bench:
         kept = {name: value for name, value in clean.items() if not name.startswith(dropped)}
         folder = str(self.folder)
         own = dict.fromkeys(("TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"), folder)
+        # A smoke downloads nothing, whatever the caller's shell lets others fetch.
+        own |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
         if not self.own_model:
-            own |= {"HOME": folder, "HF_HUB_OFFLINE": "1"}
+            own["HOME"] = folder
         if config is not None:
             own["LMCACHE_CONFIG_FILE"] = str(config)
         if self.harness:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 from kvpatch.smoke_measure import Answer, Measured, Start
@@ -83,3 +85,21 @@ def measured(change: Any = None, **parts: Any) -> Measured:
         **parts,
     }
     return Measured(**given)
+
+
+def make_model(folder: Path, **change: Any) -> Path:
+    """The folder of a model with the files that one has, of which only ``config.json`` is real."""
+    folder.mkdir(parents=True)
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 64,
+        "max_position_embeddings": 2048,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 2,
+        **change,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "model.safetensors").write_text("")
+    return folder

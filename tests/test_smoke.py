@@ -13,13 +13,14 @@ from kvpatch import smoke
 from kvpatch.fsops import Disk
 from kvpatch.host import Where, open_host
 from kvpatch.outcome import ExitCode, KvpatchError
+from kvpatch.pair_checks import MODEL_TABLES
 from kvpatch.smoke import Choice
 from kvpatch.smoke_bench import Bench, Engine
 from kvpatch.smoke_measure import Start
 from kvpatch.smoke_pair import Pair
 from kvpatch.smoke_settings import basic
 from packaging.version import Version
-from smokes import measured, start
+from smokes import make_model, measured, start
 
 STARTS = {
     "reference": lambda: measured().reference,
@@ -38,9 +39,7 @@ def site(tmp_path: Path) -> FakeSite:
 
 @pytest.fixture
 def own_model(tmp_path: Path) -> str:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "config.json").write_text("{}")
-    return str(tmp_path / "mine")
+    return str(make_model(tmp_path / "mine"))
 
 
 @pytest.fixture
@@ -306,6 +305,54 @@ def test_a_model_that_is_not_there_is_said_before_anything_starts(tmp_path: Path
     ran = kvpatch("smoke", "--site", tmp_path, "--json", "--model", tmp_path)
     assert (ran.code, ran.error["code"]) == (4, "no-model")
     assert ran.error["message"] == f"there is no config.json in {tmp_path}"
+
+
+def test_a_folder_is_taken_for_one_however_it_is_written(
+    run: Callable[..., Any],
+    config: Path,
+    own_model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    engines = Engines()
+    run(engines, config=config, model="mine")
+    assert engines.orders["reference"]["engine"]["model"] == own_model
+
+
+@pytest.mark.parametrize(
+    ("table", "choice", "code", "told"),
+    [
+        ("LlamaForCausalLM", {"config": {"architectures": ["OtherForCausalLM"]}}, 3, "Other"),
+        ("LlamaForCausalLM", {"config": {"kv_lora_rank": 8, "qk_rope_head_dim": 4}}, 3, "MLA"),
+        ("LlamaForCausalLM", {"lacks": "tokenizer.json"}, 4, "no tokenizer"),
+        ("LlamaForCausalLM", {"lacks": "model.safetensors"}, 4, "no weights"),
+        ("LlamaForCausalLM", {"arch": "qwen3"}, 3, "does not blend Qwen3ForCausalLM"),
+    ],
+)
+def test_what_can_not_be_blended_or_started_is_known_before_an_engine_is(
+    run: Callable[..., Any],
+    site: FakeSite,
+    config: Path,
+    tmp_path: Path,
+    table: str,
+    choice: dict[str, Any],
+    code: int,
+    told: str,
+) -> None:
+    site.path.joinpath(MODEL_TABLES[0]).parent.mkdir(parents=True)
+    site.path.joinpath(MODEL_TABLES[0]).write_text(f"if name == {table!r}:\n    pass\n")
+    engines = Engines()
+    more: dict[str, Any] = {"arch": choice["arch"]} if "arch" in choice else {}
+    if not more:
+        model = make_model(tmp_path / "mine", **choice.get("config", {}))
+        if "lacks" in choice:
+            (model / choice["lacks"]).unlink()
+        more = {"model": str(model)}
+    with pytest.raises(KvpatchError, match=told) as caught:
+        run(engines, config=config, **more)
+    assert caught.value.exit_code == code
+    assert engines.orders == {}
 
 
 @pytest.mark.parametrize("more", [("--ratio", "1.5"), ("--device", "tpu"), ("--timeout", "0")])

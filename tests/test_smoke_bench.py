@@ -87,12 +87,11 @@ def test_no_setting_of_the_caller_reaches_the_engine(tmp_path: Path) -> None:
 
 
 def test_a_users_model_is_found_where_the_user_has_it(tmp_path: Path) -> None:
-    bench = Bench(
-        tmp_path, Path(sys.executable), 0.0, False, True, print, {"HF_HOME": "/hub", "HOME": "/me"}
-    )
+    environ = {"HF_HOME": "/hub", "HOME": "/me", "HF_HUB_OFFLINE": "0"}
+    bench = Bench(tmp_path, Path(sys.executable), 0.0, False, True, print, environ)
     found = bench.variables(None)
     assert (found["HF_HOME"], found["HOME"]) == ("/hub", "/me")
-    assert "HF_HUB_OFFLINE" not in found
+    assert (found["HF_HUB_OFFLINE"], found["TRANSFORMERS_OFFLINE"]) == ("1", "1")
     assert "TORCHDYNAMO_DISABLE" not in found
 
 
