@@ -72,7 +72,8 @@ def foresee(
     own = Series(tuple(m for m in series.members if m.patch.distribution == package))
     release = Package(distribution, wanted).release
     if not any(member.patch.in_range(release) for member in own.members):
-        ranges = dict.fromkeys(member.patch.versions for member in own.members)
+        every = dict.fromkeys(member.patch.versions for member in own.members)
+        ranges = [one for one in every if "<" not in one] or every
         raise KvpatchError(
             "unsupported" if package == "vllm" else "nothing-to-fork",
             f"no patch is for {distribution} {wanted}, so nothing was fetched",

@@ -8,6 +8,7 @@ from typing import Any
 
 from .matrix import Release, Row, Say, Workshop
 from .outcome import KvpatchError
+from .supply import Unreadable
 from .tree import PACKAGES
 from .verdicts import Kept, recalled, remembered
 
@@ -37,6 +38,10 @@ class Checker:
 
     def row(self, release: Release, memory: Mapping[str, Any]) -> Row:
         """What planning the patches on one release came to, from memory where it is there."""
+        if isinstance(release.holder, Unreadable):
+            # A plan in which no patch is for it would read nothing, and take it for sound.
+            version = str(release.version)
+            return Row(release.package, version, release.name, error=release.holder.error)
         beside = self.beside(release)
         return recalled(release, beside, memory) or self.workshop.row(release, beside)
 
@@ -101,4 +106,5 @@ def _unread(vllm: Release, lmcache: Release, error: KvpatchError) -> dict[str, s
         "lmcache": str(lmcache.version),
         "code": error.code,
         "message": error.message,
+        "hint": error.hint,
     }

@@ -242,7 +242,7 @@ def failures(matrix: Matrix) -> Iterator[KvpatchError]:
                 unread[0]["code"],
                 f"{_pairs(len(unread))} of {name} {version} can't be checked, the first "
                 f"because {unread[0]['message']}",
-                "try again; what could be read is kept",
+                f"{unread[0]['hint']}; what could be read is kept",
                 ExitCode.NO,
             )
 

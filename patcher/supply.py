@@ -128,11 +128,12 @@ class Unreadable:
 
     error: KvpatchError
 
+
     def read(self, path: str) -> bytes | None:  # noqa: ARG002
         """Nothing can be read of it.
 
         Raises:
-            KvpatchError: always; exit 4.
+            KvpatchError: :attr:`error`.
         """
         raise self.error.again
 

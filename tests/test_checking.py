@@ -103,7 +103,13 @@ def test_a_pair_that_cant_be_read_is_told_and_left_out(
     checked = anew.lmcache(lmcache, [broken, vllm[1]], said.append)
     assert [pair["vllm"] for pair in checked.pairs] == ["0.25.1"]
     assert [dict(pair) for pair in checked.unread] == [
-        {"vllm": "0.12.0", "lmcache": "0.5.6", "code": "bad-wheel", "message": "it is damaged"}
+        {
+            "vllm": "0.12.0",
+            "lmcache": "0.5.6",
+            "code": "bad-wheel",
+            "message": "it is damaged",
+            "hint": "try again",
+        }
     ]
     # Said once, however many pairs it is in the way of.
     assert anew.lmcache(lmcache, [broken], said.append).unread == checked.unread

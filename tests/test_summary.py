@@ -87,7 +87,7 @@ def test_a_full_disk_is_the_environments_fault_whichever_release_it_struck(
 
 
 def test_pairs_that_could_not_be_checked_are_told_and_those_of_the_newest_are_a_no() -> None:
-    why = {"code": "bad-wheel", "message": "b.whl has a damaged vllm/x.py"}
+    why = {"code": "bad-wheel", "message": "b.whl has a damaged vllm/x.py", "hint": "go"}
     unread = ({"vllm": "0.33.0", "lmcache": "0.5.6", **why},)
     left = replace(matrix(pairs=PAIRS[:1]), unread=unread)
     assert "not checked: 1 pair: b.whl has a damaged vllm/x.py" in text(left)
@@ -95,6 +95,7 @@ def test_pairs_that_could_not_be_checked_are_told_and_those_of_the_newest_are_a_
     told = list(failures(left))
     assert {error.code for error in told} == {"bad-wheel"}
     assert "1 pair of vllm 0.33.0 can't be checked" in " ".join(error.message for error in told)
+    assert {error.hint for error in told} == {"go; what could be read is kept"}
     # An old vLLM beside an old LMCache is told, and no reason to fail.
     rows = (Row("lmcache", "0.5.7", "e.whl", PATCHED), *ROWS)
     old = ({"vllm": "0.9.0", "lmcache": "0.5.6", **why},)

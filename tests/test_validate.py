@@ -127,6 +127,20 @@ def test_a_release_without_a_wheel_is_a_row_that_says_so(index: SmallIndex) -> N
     assert "vllm-0.24.0.tar.gz is all that the index has" in row["error"]["message"]
 
 
+def test_an_old_release_without_a_wheel_is_no_reason_to_fail(index: SmallIndex) -> None:
+    # No patch is for this one, so that planning reads nothing of it.
+    index.wheels["lmcache-0.3.0.tar.gz"] = b""
+    ran = kvpatch("validate", "--json", "--lmcache", ">=0.3")
+    assert (ran.code, ran.data["summary"]["unreadable"]) == (0, ["lmcache 0.3.0"])
+    assert ran.data["unread"] == []
+    told = kvpatch("validate", "--lmcache", ">=0.3")
+    assert told.code == 0
+    assert "not read: lmcache 0.3.0: lmcache-0.3.0.tar.gz is all" in told.out
+    alone = kvpatch("validate", "--json", "--lmcache", "==0.3.0")
+    assert (alone.code, [one["code"] for one in alone.envelope["errors"]]) == (1, ["only-sdist"])
+    assert "--source" in alone.error["hint"]
+
+
 def test_wheels_of_find_links_are_checked_where_the_index_lacks_the_release(
     index: SmallIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
