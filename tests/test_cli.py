@@ -88,6 +88,52 @@ def test_wrong_usage_is_exit_2_with_one_sentence_and_a_next_step(
     assert "\n" not in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("stauts", "status"), ("Apply", "apply"), ("profil", "profile or profiles"), ("qqq", "")],
+)
+def test_a_verb_that_was_mistyped_is_told_with_what_comes_near(given: str, meant: str) -> None:
+    ran = kvpatch(given, "--json")
+    assert (ran.code, ran.error["code"]) == (2, "usage")
+    near = f"; did you mean {meant}?" if meant else ""
+    assert ran.error["message"] == f"there is no verb {given!r}{near}"
+    assert ran.error["hint"] == "see `kvpatch --help`"
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (
+            "apply --only --python /p",
+            "--only takes a value (ID), and is followed by the option --python",
+        ),
+        ("status --skip --json", "--skip takes a value (ID), and is followed by the option --json"),
+        ("fork x.whl -o --force", "-o takes a value, and is followed by the option --force"),
+        ("smoke --html --gds", "--html takes a value, and is followed by the option --gds"),
+        ("apply --python /p --only --help", "--only takes a value (ID), and is followed by"),
+    ],
+)
+def test_an_option_that_lacks_its_value_is_told_as_that(line: str, told: str) -> None:
+    verb, *words = line.split()
+    ran = kvpatch(verb, *words, *([] if "--json" in words else ["--json"]))
+    assert (ran.code, ran.error["code"]) == (2, "usage")
+    assert ran.error["message"].startswith(told)
+    assert ran.error["hint"] == f"see `kvpatch {verb} --help`"
+
+
+@pytest.mark.parametrize("option", ["--json", "--python", "-x"])
+def test_an_option_before_the_verb_is_told_as_that(option: str) -> None:
+    ran = kvpatch(option, "status", "--json")
+    assert ran.code == 2
+    assert f"no option {option} goes before the verb" in ran.error["message"]
+
+
+def test_what_follows_a_flag_a_value_or_the_end_of_options_is_no_value(site: FakeSite) -> None:
+    assert kvpatch("status", "--json", "--site", site.path).code == 0
+    assert kvpatch("status", "--only=--json", "--site", site.path).code == 2
+    assert kvpatch("show", "--json", "--", "--json").error["code"] == "unknown-patch"
+
+
 # Help, version, completion
 
 
