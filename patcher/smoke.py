@@ -68,9 +68,7 @@ def smoke(where: Where, choice: Choice, disk: Disk, say: Say) -> Report:
     with stoppable(), _folder(choice.keep) as folder:
         # The page may go into the folder that is kept.
         outputs.ready(choice.html)
-        pair = find(where, disk)
-        _see_to_model(pair, choice)
-        device = choose_device(choice.device, pair)
+        pair, device = runnable(where, choice, disk)
         settings = _settings(pair, choice, folder)
         measured = _measure(pair, choice, settings, device, folder, say)
         error = unable(measured)
@@ -80,6 +78,17 @@ def smoke(where: Where, choice: Choice, disk: Disk, say: Say) -> Report:
     return report(
         pair_data(pair, device, choice), measured, checks, time.monotonic() - begin, choice.html
     )
+
+
+def runnable(where: Where, choice: Choice, disk: Disk) -> tuple[Pair, str]:
+    """The pair and the device that would be run, as far as that is known without an engine.
+
+    Raises:
+        KvpatchError: they can't be run, or LMCache does not blend that model.
+    """
+    pair = find(where, disk)
+    _see_to_model(pair, choice)
+    return pair, choose_device(choice.device, pair)
 
 
 def _sensible(choice: Choice) -> Choice:

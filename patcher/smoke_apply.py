@@ -23,7 +23,11 @@ def apply(
     """Apply, smoke, and revert where the smoke fails (exit 1) or can't be run (exit 4).
 
     What an earlier run had put in is left in place; the report says which it was.
+
+    Raises:
+        KvpatchError: it is known before anything is written that no smoke can be run there.
     """
+    smoke.runnable(where, proof, disk)
     applied = verbs.apply(where, choice, disk, dry_run=False, while_running=while_running)
     if applied.exit_code is not ExitCode.DONE:
         return applied

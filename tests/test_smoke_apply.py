@@ -22,6 +22,7 @@ def _smokes(monkeypatch: pytest.MonkeyPatch, outcome: Any) -> None:
         return Report("smoke", "the table", {"checks": []}, outcome)
 
     monkeypatch.setattr(smoke, "smoke", smoked)
+    monkeypatch.setattr(smoke, "runnable", lambda *_: None)
 
 
 def test_what_is_proved_stays_in_place(site: FakeSite, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,6 +74,14 @@ def test_what_an_earlier_run_put_in_stays(site: FakeSite, monkeypatch: pytest.Mo
 def test_a_refused_apply_smokes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _smokes(monkeypatch, AssertionError("it ran"))
     assert on(make_site(tmp_path, "0.8.4"), "apply", "--smoke").code == 3
+
+
+def test_where_no_smoke_can_be_run_nothing_is_written(site: FakeSite) -> None:
+    before, journal = site.worker.read_bytes(), set(site.path.parents[2].rglob("*"))
+    ran = on(site, "apply", "--smoke")
+    assert (ran.code, ran.error["code"]) == (2, "no-interpreter")
+    assert site.worker.read_bytes() == before
+    assert set(site.path.parents[2].rglob("*")) == journal
 
 
 def test_a_dry_run_can_not_be_smoked(site: FakeSite) -> None:
