@@ -128,7 +128,6 @@ class Unreadable:
 
     error: KvpatchError
 
-
     def read(self, path: str) -> bytes | None:  # noqa: ARG002
         """Nothing can be read of it.
 
