@@ -20,7 +20,7 @@ from .host_checks import host_checks, library_check
 from .launch import parse_launch
 from .lint import Surroundings, lint
 from .lint_combinations import NOT_LOOKED
-from .model_checks import model_checks, separator_check
+from .model_checks import model_checks, separator_check, taken_by
 from .model_config import Model, read_model
 from .outcome import ExitCode, KvpatchError, Report
 from .pair_checks import (
@@ -28,7 +28,6 @@ from .pair_checks import (
     distributions,
     extension_check,
     flashinfer_check,
-    models_taken,
     pins_check,
     runner_check,
 )
@@ -43,10 +42,6 @@ from .yaml_source import YamlFile, parse_yaml, read_yaml
 
 LIMIT_S = 10.0
 LOAD_LIMIT_S = 180.0
-_MODELS = (
-    "lmcache/v1/compute/models/utils.py",
-    "lmcache/inprocess/compute/models/utils.py",
-)
 _ROPE, _TOKEN, _GDS = "KV003", "KV007", "KV009"
 
 
@@ -258,12 +253,7 @@ def _model(seen: _Seen, asked: Asked, model: Model | None) -> Iterator[Check]:
     if model is None or asked.model is None:
         yield not_checked("model", "none was named", "give --model FOLDER")
         return
-    taken: tuple[str, ...] = ()
-    for path in _MODELS:
-        content = seen.host.tree.content("lmcache", path)
-        if content is not None:
-            taken = tuple(models_taken(content))
-            break
+    taken = taken_by(partial(seen.host.tree.content, "lmcache"))
     yield from model_checks(model, taken, cured=seen.pair.cured.get(_ROPE))
     folder = asked.model if asked.model.is_dir() else asked.model.parent
     separator = seen.values.get("blend_special_str")

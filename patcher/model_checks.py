@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from .diagnosis import Check, fail, not_checked, ok, warn
+from .diagnosis import Check, State, fail, not_checked, ok, warn
 from .model_config import Model
+from .pair_checks import MODEL_TABLES, models_taken
 from .probe import Answer
+
+DTYPE = "bfloat16"
+"""The one that LMCache blends."""
 
 _APPLY = "run `kvpatch apply`"
 # What to do where the tokenizer can't be loaded, by what it is that lacks.
@@ -17,6 +21,12 @@ _LOADED = {
 }
 
 
+def taken_by(read: Callable[[str], bytes | None]) -> tuple[str, ...]:
+    """The model classes that a release of LMCache blends, by its files; empty where none of them is the table."""
+    tables = (read(path) for path in MODEL_TABLES)
+    return tuple(models_taken(next((table for table in tables if table is not None), b"")))
+
+
 def model_checks(model: Model, taken: Sequence[str], *, cured: bool | None) -> Iterator[Check]:
     """The rows of a model.
 
@@ -25,27 +35,49 @@ def model_checks(model: Model, taken: Sequence[str], *, cured: bool | None) -> I
         taken: classes that the installed LMCache blends; empty where that can't be read.
         cured: whether the patch for scaled rope is in place; None where this pair has none.
     """
-    name = "model"
-    if not taken:
-        yield not_checked(name, "which models this LMCache blends can't be read")
-    elif model.architecture in taken:
-        yield ok(name, f"{model.architecture}, one that this LMCache blends")
-    else:
-        todo = f"take one of: {', '.join(taken)}"
-        yield fail(name, f"this LMCache does not blend {model.architecture or 'it'}", todo)
-    if model.rope and not cured:
-        yield fail(
-            "rope",
-            f"its rope is scaled ({model.rope}), which LMCache drops when it blends: answers get "
-            "worse without a word",
-            _APPLY if cured is False else "take a model without it",
-        )
-    else:
-        yield ok("rope", "a patch for its scaling is in place" if model.rope else "not scaled")
-    if model.dtype != "bfloat16":
-        yield fail("dtype", f"{model.dtype}, and LMCache blends bfloat16", "serve --dtype bfloat16")
+    yield _class(model, taken)
+    yield _rope(model, cured=cured)
+    if model.dtype != DTYPE:
+        yield fail("dtype", f"{model.dtype}, and LMCache blends {DTYPE}", f"serve --dtype {DTYPE}")
     else:
         yield ok("dtype", model.dtype)
+    yield _layers(model)
+
+
+def incurable(model: Model, taken: Sequence[str], *, curable: bool) -> tuple[Check, ...]:
+    """The rows of a model that fail whatever is applied and however vLLM is started.
+
+    Args:
+        model: its configuration.
+        taken: as for :func:`model_checks`.
+        curable: whether there is a patch for scaled rope.
+    """
+    rows = (_class(model, taken), _layers(model), _rope(model, cured=curable or None))
+    return tuple(row for row in rows if row.state is State.FAIL)
+
+
+def _class(model: Model, taken: Sequence[str]) -> Check:
+    name = "model"
+    if not taken:
+        return not_checked(name, "which models this LMCache blends can't be read")
+    if model.architecture in taken:
+        return ok(name, f"{model.architecture}, one that this LMCache blends")
+    todo = f"take one of: {', '.join(taken)}"
+    return fail(name, f"this LMCache does not blend {model.architecture or 'it'}", todo)
+
+
+def _rope(model: Model, *, cured: bool | None) -> Check:
+    if not model.rope or cured:
+        return ok("rope", "a patch for its scaling is in place" if model.rope else "not scaled")
+    return fail(
+        "rope",
+        f"its rope is scaled ({model.rope}), which LMCache drops when it blends: answers get "
+        "worse without a word",
+        _APPLY if cured is False else "take a model without it",
+    )
+
+
+def _layers(model: Model) -> Check:
     if model.hybrid:
         kinds = []
         if model.windowed_layers:
@@ -53,11 +85,10 @@ def model_checks(model: Model, taken: Sequence[str], *, cured: bool | None) -> I
         if model.other_layers:
             kinds.append(f"{model.other_layers} layers without attention")
         told = f"{' and '.join(kinds)}, which LMCacheConnectorV1 can't keep apart"
-        yield fail("layers", told, "take a model with full attention, or the profile mp-cache")
-    elif model.latent_size:
-        yield fail("layers", "MLA, which LMCache does not blend", "take the profile cpu-offload")
-    else:
-        yield ok("layers", f"{model.layers} with full attention")
+        return fail("layers", told, "take a model with full attention, or the profile mp-cache")
+    if model.latent_size:
+        return fail("layers", "MLA, which LMCache does not blend", "take the profile cpu-offload")
+    return ok("layers", f"{model.layers} with full attention")
 
 
 def separator_check(answer: Answer, separator: str, *, cured: bool | None) -> Check:

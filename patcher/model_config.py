@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .outcome import ExitCode, KvpatchError
+from .weights import least
 
 _MOST_BYTES = 16 * 1024 * 1024
 DTYPE_BYTES: Mapping[str, int] = {
@@ -24,6 +25,8 @@ DTYPE_BYTES: Mapping[str, int] = {
 }
 """Bytes of one value by vLLM's names of ``--kv-cache-dtype`` and torch's of a model's dtype."""
 _ATTENTION = ("attention", "full_attention", "sliding_attention", "chunked_attention", "attn")
+# Their max_position_embeddings is what the scaling makes of it.
+_SCALED_ALREADY = ("su", "longrope", "llama3", "default")
 _WINDOWED = ("sliding_attention", "chunked_attention")
 
 
@@ -45,7 +48,9 @@ class Model:
         dtype: the model's own.
         longest: tokens of the longest prompt.
         rope: its scaling type; empty for none.
-        hidden_size: of the model, and ``all_layers`` of it, for comparisons alone.
+        hidden_size: of the model, for comparisons alone.
+        most: tokens of the longest prompt that some release of vLLM takes without being forced.
+        least_weights: bytes of its weights, at least.
     """
 
     name: str
@@ -62,6 +67,8 @@ class Model:
     longest: int
     rope: str = ""
     hidden_size: int = 0
+    most: int = 0
+    least_weights: int = 0
 
     @property
     def hybrid(self) -> bool:
@@ -153,7 +160,20 @@ def parse_model(data: Mapping[str, Any], name: str) -> Model:
         longest=longest,
         rope="" if rope == "default" else rope,
         hidden_size=hidden,
+        most=max(longest, _stretched(text, scaling, rope, longest)),
+        least_weights=least(text, layers=attending, heads=heads, kv_heads=int(kv_heads), head=head),
     )
+
+
+def _stretched(text: Mapping[str, Any], scaling: Any, rope: str, longest: int) -> int:
+    """The longest prompt by the most generous way in which a vLLM release counts it."""
+    own = text.get("model_max_length")
+    told = own if isinstance(own, int) else 0
+    factor = scaling.get("factor") if rope not in ("", *_SCALED_ALREADY) else None
+    if not isinstance(factor, int | float):
+        return told
+    base = scaling.get("original_max_position_embeddings") if rope.endswith("yarn") else longest
+    return max(told, int(factor * (base if isinstance(base, int) else longest)))
 
 
 def _count(data: Mapping[str, Any], *names: str) -> int:

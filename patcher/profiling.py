@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,17 +11,18 @@ from typing import Any
 import yaml
 from packaging.version import Version
 
-from . import bundle, templates
+from . import bundle, model_fit, templates
 from .cache import default_cache
 from .curing import curable, pair_on
 from .env_format import variables
 from .fsops import Disk
 from .host import Where
 from .kv_size import width_of
+from .model_checks import MODEL_TABLES, taken_by
 from .model_config import Model, read_model, served
 from .outcome import ExitCode, KvpatchError, Report
 from .place import options, quoted
-from .release import schema_from_index, version_of
+from .release import read_from_index, schema_from_index, version_of
 from .render import Rendered, header, render
 from .schema import Schema
 from .schema_source import read_schema
@@ -81,14 +82,21 @@ def run_profile(where: Where, disk: Disk, name: str, asked: Asked) -> Report:
     form = asked.format or ("yaml" if template.kind == "lmcache" else "serve")
     _check(template, form, asked)
     changes = _changes(asked.sets)
-    pair, schema = _pair(template, where, disk, asked)
+    found = _found(template, where, disk, asked)
+    pair, schema = found.pair, found.schema
+    model, told = None, ""
+    if asked.model is not None:
+        model = _model(asked.model)
+        told = model_fit.refuse(template, pair, model, found.taken)
+    dtype = model_fit.dtype_of(template, model)
     wanted = Wanted(
-        model=None if asked.model is None else _model(asked.model),
+        model=replace(model, dtype=dtype) if model and dtype else model,
         model_path=None if asked.model is None else served(asked.model),
         ranks=asked.tp,
         gpu_gib=asked.gpu_memory,
         longest=asked.max_model_len,
         kv_dtype=asked.kv_dtype,
+        dtype=dtype,
     )
     settings = {} if asked.gds_path is None else {"gds_path": asked.gds_path}
     folder = asked.output.absolute() if asked.output is not None else None
@@ -106,7 +114,7 @@ def run_profile(where: Where, disk: Disk, name: str, asked: Asked) -> Report:
 
         check(template, schema, pair, changes, make().text, made.text)
     text = _text(form, template, pair, schema, made)
-    notes = list(_notes(made))
+    notes = [*_notes(made), *filter(None, [told])]
     written: list[str] = []
     if form == "bundle" and folder is not None:
         texts = bundle.files(template, pair, made, folder, bundle.programs_of(where.python))
@@ -201,16 +209,25 @@ def _changes(given: tuple[str, ...]) -> Mapping[str, Any]:
     return found
 
 
-def _pair(template: Template, where: Where, disk: Disk, asked: Asked) -> tuple[Pair, Schema]:
+@dataclass(frozen=True, eq=False, repr=False)
+class _Found:
+    """What the profile is for; ``taken`` reads the model classes that its LMCache blends."""
+
+    pair: Pair
+    schema: Schema
+    taken: Callable[[], tuple[str, ...]] = tuple
+
+
+def _found(template: Template, where: Where, disk: Disk, asked: Asked) -> _Found:
     from . import host as hosts
 
     lmcache, vllm = version_of("--lmcache", asked.lmcache), version_of("--vllm", asked.vllm)
     free = template.kind == "vllm"
     if lmcache is not None and not free:
         named = schema_from_index(lmcache, default_cache())
-        return curable(lmcache, vllm), named
+        return _Found(curable(lmcache, vllm), named, partial(_taken_on_index, lmcache))
     if free and vllm is not None:
-        return Pair(None, vllm), Schema("", {})
+        return _Found(Pair(None, vllm), Schema("", {}))
     try:
         host = hosts.open_host(where, disk, needs="vllm" if free else "lmcache")
     except KvpatchError as error:
@@ -219,14 +236,19 @@ def _pair(template: Template, where: Where, disk: Disk, asked: Asked) -> tuple[P
     beside = host.tree.package("vllm")
     release = vllm or (beside.version if beside else None)
     if free:
-        return Pair(None, release), Schema("", {})
+        return _Found(Pair(None, release), Schema("", {}))
     found = host.tree.package("lmcache")
     if found is None:
         raise RuntimeError("LMCache was located, and then was not")
-    schema = read_schema(partial(host.tree.content, "lmcache"), str(found.version))
+    read = partial(host.tree.content, "lmcache")
+    schema, taken = read_schema(read, str(found.version)), partial(taken_by, read)
     if vllm is not None:
-        return curable(found.version, vllm), schema
-    return pair_on(host, found.version, release), schema
+        return _Found(curable(found.version, vllm), schema, taken)
+    return _Found(pair_on(host, found.version, release), schema, taken)
+
+
+def _taken_on_index(lmcache: Version) -> tuple[str, ...]:
+    return taken_by(read_from_index(lmcache, default_cache(), MODEL_TABLES))
 
 
 def _instead(template: Template, pair: Pair) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import source_hash
@@ -168,8 +168,8 @@ def schema_from_index(version: Version, cache: Path) -> Schema:
     return found
 
 
-def read_from_index(version: Version, cache: Path) -> Read:
-    """How the files of an LMCache release are read from the package index, by way of the cache.
+def read_from_index(version: Version, cache: Path, paths: Sequence[str] = FILES) -> Read:
+    """How files of an LMCache release are read from the package index, by way of the cache.
 
     Raises:
         KvpatchError: ``no-release`` (exit 3); ``no-network``, ``no-validate-extra`` (exit 4).
@@ -190,7 +190,7 @@ def read_from_index(version: Version, cache: Path) -> Read:
             else f"LMCache {version} is older than {FIRST}, the first with this configuration",
             f"name a release from {FIRST} to {newest}, such as --lmcache {newest}",
         )
-    return read_members(wheel, FILES, cache).get
+    return read_members(wheel, paths, cache).get
 
 
 def version_of(option: str, text: str | None) -> Version | None:

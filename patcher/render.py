@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from . import __version__, layer_dtype
+from . import __version__, layer_dtype, model_fit
 from .comments import comment
 from .key_history import nearest
 from .outcome import ExitCode, KvpatchError
@@ -103,7 +103,8 @@ def render(
         replace(need, hint=addressed(need.hint, place, in_ascii=True))
         for need in template.needs(pair)
     ]
-    done = Rendered("", tuple(needs), template.warnings(pair), tuple(notes), serve, made)
+    told = (*template.warnings(pair), *model_fit.warnings(wanted, made))
+    done = Rendered("", tuple(needs), told, tuple(notes), serve, made)
     if template.kind != "lmcache":
         if changes:
             raise KvpatchError(

@@ -192,6 +192,11 @@ def _sizes(wanted: Wanted, made: Numbers, template: Template, notes: list[str]) 
         found += ["--tensor-parallel-size", str(wanted.ranks)]
     if wanted.longest:
         found += ["--max-model-len", str(wanted.longest)]
+    if wanted.dtype:
+        found += ["--dtype", wanted.dtype]
+        notes.append(
+            f"--dtype {wanted.dtype} is set: LMCache blends it alone, and the model has another."
+        )
     if wanted.kv_dtype != "auto":
         found += ["--kv-cache-dtype", wanted.kv_dtype]
     if template.gds and made.share is not None:

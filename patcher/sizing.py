@@ -34,6 +34,7 @@ class Wanted:
         gpu_gib: memory of a GPU; None where it was not said.
         longest: tokens of the longest prompt; None for the model's own.
         kv_dtype: of the KV cache.
+        dtype: that vLLM is to be told to serve the model in; empty for the model's own.
     """
 
     model: Model | None = None
@@ -42,6 +43,7 @@ class Wanted:
     gpu_gib: float | None = None
     longest: int | None = None
     kv_dtype: str = "auto"
+    dtype: str = ""
 
 
 @dataclass(frozen=True)

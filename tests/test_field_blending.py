@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from commands import kvpatch
 from fake_site import install
+from kvpatch.model_checks import models_taken
 from kvpatch.outcome import Outcome
-from kvpatch.pair_checks import models_taken
 from kvpatch.smoke_bench import Engine
 from kvpatch.smoke_checks import judge
 from kvpatch.smoke_measure import failure

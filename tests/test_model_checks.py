@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from kvpatch.diagnosis import State
-from kvpatch.model_checks import model_checks, separator_check
+from kvpatch.model_checks import model_checks, models_taken, separator_check
 from kvpatch.model_config import parse_model
 from kvpatch.probe import Answer
 
@@ -53,6 +53,12 @@ def test_what_blending_gets_wrong_is_a_failure(more: dict[str, Any], name: str) 
 
 def test_scaled_rope_is_ok_where_its_patch_is_in_place() -> None:
     assert states(cured=True, rope_scaling={"rope_type": "yarn"})["rope"][0] is State.OK
+
+
+def test_models_are_read_out_of_the_text_that_names_them() -> None:
+    text = b"if name == \"LlamaForCausalLM\":\n  pass\nelif name == 'Qwen2ForCausalLM': pass\n"
+    assert models_taken(text * 2) == ("LlamaForCausalLM", "Qwen2ForCausalLM")
+    assert models_taken(b"") == ()
 
 
 FINE = {

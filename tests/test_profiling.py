@@ -145,6 +145,37 @@ def test_what_nothing_can_cure_is_refused_with_the_nearest_that_can(
     assert "cpu-offload" in ended.err
 
 
+def test_a_model_that_lmcache_does_not_blend_is_refused_as_the_doctor_fails_it(
+    tmp_path: Path,
+) -> None:
+    latent = {"architectures": ["DeepseekV3ForCausalLM"], "kv_lora_rank": 8, "qk_rope_head_dim": 8}
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, **latent}))
+    for more in ((), ("--strict",)):
+        ended = kvpatch("profile", "blend", *PAIR, "--model", tmp_path, *more)
+        assert (ended.code, ended.out) == (3, "")
+        assert "does not blend DeepseekV3ForCausalLM; MLA" in ended.err
+        assert "LlamaForCausalLM" in ended.err
+    assert kvpatch("profile", "cpu-offload", *PAIR, "--model", tmp_path).code == 0
+
+
+def test_a_model_in_another_dtype_is_served_in_the_one_that_is_blended(model: Path) -> None:
+    (model / "config.json").write_text(json.dumps({**LLAMA, "torch_dtype": "float32"}))
+    words = argv("blend", *PAIR, "--model", model)
+    assert words[words.index("--dtype") + 1] == "bfloat16"
+    assert "--dtype" not in argv("cpu-offload", *PAIR, "--model", model)
+    told = kvpatch("profile", "blend", *PAIR, "--model", model, "--json").data
+    assert told["numbers"]["bytes_per_token"] == 131072
+
+
+def test_what_vllm_stops_at_is_warned_of(model: Path) -> None:
+    more = ("--max-model-len", "999999", "--gpu-memory", "1")
+    ended = kvpatch("profile", "blend", *PAIR, "--model", model, *more)
+    assert ended.code == 0
+    for word in ("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "--gpu-memory 1 is too little"):
+        assert word in ended.err
+        assert word in ended.out
+
+
 def test_what_is_missing_is_told_three_times_and_strict_says_no() -> None:
     ended = kvpatch("profile", "gds-blend", *GDS)
     assert ended.code == 0

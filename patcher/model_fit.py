@@ -1,0 +1,88 @@
+"""Whether a named model can be served by a profile: what nothing cures, and what vLLM stops at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from .kv_size import GIB, kv_size
+from .model_checks import DTYPE, incurable
+from .model_config import Model
+from .outcome import KvpatchError
+from .sizing import Numbers, Wanted
+from .templates import Pair, Template
+
+LONGER = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+_ROPE = "KV003"
+_SHARE = 0.9
+"""Of a GPU's memory, which vLLM takes by default."""
+
+
+def refuse(template: Template, pair: Pair, model: Model, read: Callable[[], Sequence[str]]) -> str:
+    """See that a model can be blended, by the checks of ``kvpatch doctor``.
+
+    Args:
+        template: of the profile.
+        pair: what it is for.
+        model: the model.
+        read: tells the classes that this LMCache blends, none where its table is not there; what
+            it raises is told in the answer.
+
+    Returns:
+        what has to be known of it; empty for nothing.
+
+    Raises:
+        KvpatchError: ``no-cure``, exit 3.
+    """
+    if not template.blends:
+        return ""
+    taken: Sequence[str] = ()
+    why = ""
+    try:
+        taken = read()
+    except KvpatchError as error:
+        # Its keys can be known from an earlier run, and the index not be there.
+        why = f" ({error.message}: {error.hint})"
+    found = incurable(model, taken, curable=_ROPE in pair.cured)
+    if found:
+        todo = dict.fromkeys(one.todo.removeprefix("take ") for one in found)
+        other = "" if any("the profile" in one for one in todo) else ", or the profile cpu-offload"
+        raise KvpatchError(
+            "no-cure",
+            f"{model.name} can't be served by {template.name}: "
+            f"{'; '.join(one.reason for one in found)}",
+            f"take {', or '.join(todo)}{other}",
+        )
+    if taken:
+        return ""
+    return f"which models this LMCache blends can't be read{why}: is {model.architecture} one?"
+
+
+def dtype_of(template: Template, model: Model | None) -> str:
+    """What vLLM must be told to serve the model in; empty for its own."""
+    return DTYPE if model is not None and template.blends and model.dtype != DTYPE else ""
+
+
+def warnings(wanted: Wanted, made: Numbers) -> Iterator[str]:
+    """What vLLM stops at with this model on this machine."""
+    model = wanted.model
+    if model is None:
+        return
+    if wanted.longest is not None and wanted.longest > model.most:
+        yield (
+            f"--max-model-len {wanted.longest} is more than the {model.most} tokens of "
+            f"{model.name}: vLLM stops at start unless {LONGER}=1 is set, and answers beyond them "
+            "can be nonsense."
+        )
+    if wanted.gpu_gib is None:
+        return
+    tokens = wanted.longest or model.longest
+    share = made.share or _SHARE
+    weights = model.least_weights / wanted.ranks
+    prompt = kv_size(model, wanted.ranks, wanted.kv_dtype).in_engine(tokens)
+    if weights + prompt > share * wanted.gpu_gib * GIB:
+        yield (
+            f"--gpu-memory {wanted.gpu_gib:g} is too little: on each rank {model.name} takes at "
+            f"least {weights / GIB:.1f} GiB of weights and {prompt / GIB:.1f} GiB for one prompt "
+            f"of {tokens} tokens, and vLLM has {share:g} of the memory; it stops at start. Take "
+            "more --tp, or a lower --max-model-len where that is enough."
+        )

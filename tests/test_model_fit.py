@@ -1,0 +1,137 @@
+"""Which models a profile refuses, and what vLLM would stop at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kvpatch.curing import curable
+from kvpatch.diagnosis import State
+from kvpatch.model_checks import model_checks
+from kvpatch.model_config import Model, parse_model
+from kvpatch.model_fit import LONGER, dtype_of, refuse, warnings
+from kvpatch.outcome import ExitCode, KvpatchError
+from kvpatch.sizing import Wanted, numbers
+from kvpatch.templates import load, names
+from packaging.version import Version
+
+TAKEN = ("LlamaForCausalLM", "Qwen3ForCausalLM")
+PAIR = curable(Version("0.5.6"), Version("0.32.0"))
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "hidden_act": "silu",
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "torch_dtype": "bfloat16",
+}
+MLA = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "hidden_act": "silu",
+}
+
+
+def model(**more: Any) -> Model:
+    return parse_model({**LLAMA, **more}, "m")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        MLA,
+        {"architectures": ["MistralForCausalLM"]},
+        {"sliding_window": 1024},
+        {"layer_types": ["linear_attention", "full_attention"] * 16},
+    ],
+)
+def test_a_blending_profile_refuses_what_the_doctor_fails_for_good(more: dict[str, Any]) -> None:
+    failed = [
+        row.reason
+        for row in model_checks(model(**more), TAKEN, cured=True)
+        if row.state is State.FAIL
+    ]
+    for name in names():
+        if not failed or not load(name).blends:
+            assert refuse(load(name), PAIR, model(**more), lambda: TAKEN) == ""
+            continue
+        with pytest.raises(KvpatchError) as caught:
+            refuse(load(name), PAIR, model(**more), lambda: TAKEN)
+        assert caught.value.exit_code is ExitCode.REFUSED
+        assert all(reason in caught.value.message for reason in failed)
+        assert "the profile " in caught.value.hint
+
+
+def test_what_apply_or_a_flag_cures_is_not_refused() -> None:
+    scaled = model(rope_scaling={"rope_type": "llama3"}, torch_dtype="float16")
+    assert refuse(load("blend"), PAIR, scaled, lambda: TAKEN) == ""
+    assert dtype_of(load("blend"), scaled) == "bfloat16"
+    assert dtype_of(load("cpu-offload"), scaled) == dtype_of(load("blend"), model()) == ""
+
+
+def test_a_table_of_models_that_can_not_be_read_is_told_with_the_reason() -> None:
+    def unread() -> tuple[str, ...]:
+        raise KvpatchError("no-network", "no index is there", "ask later")
+
+    told = refuse(load("blend"), PAIR, model(), unread)
+    assert "no index is there: ask later" in told
+    assert "LlamaForCausalLM" in told
+    with pytest.raises(KvpatchError, match="MLA"):
+        refuse(load("blend"), PAIR, model(**MLA), unread)
+
+
+@pytest.mark.parametrize(
+    ("more", "longest", "warned"),
+    [
+        ({}, 131072, False),
+        ({}, 131073, True),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 131073, True),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, 262144, False),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, 262145, True),
+        (
+            {
+                "rope_scaling": {
+                    "rope_type": "yarn",
+                    "factor": 8.0,
+                    "original_max_position_embeddings": 32768,
+                }
+            },
+            262144,
+            False,
+        ),
+        ({"model_max_length": 200000}, 200000, False),
+        ({"model_max_length": 200000}, 200001, True),
+    ],
+)
+def test_a_prompt_that_vllm_does_not_take_is_warned_of(
+    more: dict[str, Any], longest: int, warned: bool
+) -> None:
+    wanted = Wanted(model=model(**more), longest=longest)
+    assert any(LONGER in one for one in warnings(wanted, numbers(wanted, gds=False))) is warned
+
+
+@pytest.mark.parametrize(
+    ("gib", "ranks", "longest", "more", "warned"),
+    [
+        (1.0, 1, 1024, {}, True),
+        (16.0, 1, 1024, {}, False),
+        # 14 GiB of weights and 16 GiB of KV cache.
+        (32.0, 1, None, {}, True),
+        (40.0, 1, None, {}, False),
+        (24.0, 2, None, {}, False),
+        (8.0, 1, 1024, {"quantization_config": {"bits": 4}}, False),
+    ],
+)
+def test_a_gpu_that_can_not_hold_the_model_is_warned_of(
+    gib: float, ranks: int, longest: int | None, more: dict[str, Any], warned: bool
+) -> None:
+    wanted = Wanted(model=model(**more), gpu_gib=gib, ranks=ranks, longest=longest)
+    told = list(warnings(wanted, numbers(wanted, gds=False)))
+    assert bool(told) is warned
+    assert all("--gpu-memory" in one for one in told)
