@@ -12,6 +12,7 @@ class State(str, Enum):
     OK = "ok"
     WARN = "warn"
     FAIL = "fail"
+    NOTE = "note"
     NOT_CHECKED = "not checked"
 
 

@@ -10,16 +10,16 @@ from typing import Any
 
 from packaging.version import Version
 
-from . import environment, key_history, rules, templates
+from . import environment, key_history, templates, ways_out
 from .coercion import effective
 from .curing import pair_on
-from .diagnosis import Check, State, fail, not_checked, ok, warn
+from .diagnosis import Check, State, fail, not_checked, ok
+from .finding_checks import finding_check
 from .fsops import Disk
 from .host import Host, Where, open_host
 from .host_checks import host_checks, library_check
 from .launch import parse_launch
 from .lint import Surroundings, lint
-from .lint_combinations import NOT_LOOKED
 from .model_checks import model_checks, separator_check, taken_by
 from .model_config import Model, read_model
 from .outcome import ExitCode, KvpatchError, Report
@@ -33,7 +33,7 @@ from .pair_checks import (
 )
 from .probe import probe
 from .render import render
-from .rules import Finding, Level
+from .rules import Level
 from .schema import Schema
 from .schema_source import read_schema
 from .storage_checks import storage_checks
@@ -191,9 +191,9 @@ def _verdict(seen: _Seen, profile: str | None) -> Check:
     template = templates.load(profile or "blend")
     shown = f"vLLM {seen.vllm} with LMCache {seen.lmcache}"
     try:
-        template.require(seen.pair)
+        ways_out.require(template, seen.pair)
     except KvpatchError as error:
-        return fail("pair", error.message, error.hint)
+        return fail("pair", error.message, ways_out.instead(template.name, seen.pair) or error.hint)
     lacks = [need for need in template.needs(seen.pair) if need.present is not True]
     if lacks:
         letters = ", ".join(dict.fromkeys(need.id for need in lacks))
@@ -224,29 +224,9 @@ def _configuration(seen: _Seen, pid: int | None) -> Iterator[Check]:
         )
         yield ok("environment", f"read from process {pid}")
     found = lint(seen.file, seen.schema, key_history.load(), around).findings
-    for finding in found:
-        name = f"{finding.rule.id} {finding.key}".strip()
-        reason, todo = finding.message.removesuffix(NOT_LOOKED), _todo(finding)
-        if finding.level is Level.ERROR:
-            yield fail(name, reason, todo)
-        elif finding.level is Level.NOTE:
-            yield not_checked(name, reason, todo)
-        else:
-            yield warn(name, reason, todo)
+    yield from map(finding_check, found)
     if not any(finding.level is Level.ERROR for finding in found):
         yield ok("file", "LMCache reads it as it is meant")
-
-
-def _todo(finding: Finding) -> str:
-    if finding.fix:
-        return finding.fix.sentence
-    if finding.rule is rules.GDS_BLEND:
-        return "run `kvpatch apply`"
-    if finding.rule is rules.CORRUPTS and "KV009" in finding.message:
-        return "run `kvpatch apply` (KV009), or take LMCache 0.5.4 or newer"
-    if finding.level is Level.NOTE and finding.message.endswith(NOT_LOOKED):
-        return f"give --pid PID to have it checked. {finding.rule.why}"
-    return f"change it. {finding.rule.why}"
 
 
 def _model(seen: _Seen, asked: Asked, model: Model | None) -> Iterator[Check]:

@@ -15,9 +15,12 @@ _STAGING_GB = 5.0
 _RATIO = 0.15
 _CBOR = Version("0.4.6")
 _CORRUPT = (Version("0.3.7"), Version("0.5.4rc3"))
-_CURABLE = Version("0.4.4")
-"""First release that the patch KV009 is made for."""
+_CURABLE = (Version("0.4.4"), Version("0.5.7.dev0"))
+"""First release that the patch KV009 is made for, and the first that it is not."""
+_APPLY = "run `kvpatch apply`"
 _HASH_NONE = (Version("0.3.4"), Version("0.4"))
+_HASH_RIGHT = Version("0.4.1")
+"""The first release after those."""
 _PLACEHOLDER = "/dev/null"
 
 NOT_LOOKED = " (give --env-file or --pid to have it checked)"
@@ -77,14 +80,30 @@ def _wrong_keys(context: Context) -> Iterator[Finding]:
         f"LMCache {context.schema.version} can mix up GDS chunks when requests store a shared "
         "prefix at once"
     )
-    if context.lmcache < _CURABLE:
-        yield context.found(rules.CORRUPTS, f"{told}; take 0.5.4 or newer", "gds_path")
+    name = "gds-blend" if context.blends else "gds"
+    if not _curable(context):
+        yield context.found(rules.CORRUPTS, told, "gds_path", todo=_instead(context, name))
     elif context.gds_blends is None:
-        message = f"{told}, unless KV009 is in place: see `kvpatch status`, or take 0.5.4"
-        yield context.found(rules.CORRUPTS, message, "gds_path", lower=Level.NOTE)
+        todo = f"see `kvpatch status` whether KV009 is in place, or {_instead(context, name)}"
+        yield context.found(rules.CORRUPTS, told, "gds_path", lower=Level.NOTE, todo=todo)
     elif not context.gds_blends:
-        message = f"{told}: `kvpatch apply` (KV009), or take 0.5.4 or newer"
-        yield context.found(rules.CORRUPTS, message, "gds_path")
+        todo = f"{_APPLY} (KV009), or {_instead(context, name)}"
+        yield context.found(rules.CORRUPTS, told, "gds_path", todo=todo)
+
+
+def _curable(context: Context) -> bool:
+    """Whether KV009 is made for this LMCache."""
+    first, end = _CURABLE
+    return first <= context.lmcache < end
+
+
+def _instead(context: Context, profile: str) -> str:
+    """What to take where no patch helps: other releases, or another profile."""
+    from .curing import curable
+    from .ways_out import instead
+
+    told = instead(profile, curable(context.lmcache, context.vllm))
+    return told or "take another release of LMCache: `kvpatch validate` says which blend"
 
 
 def patches(context: Context) -> Iterator[Finding]:
@@ -93,20 +112,44 @@ def patches(context: Context) -> Iterator[Finding]:
         return
     found = context.absence()
     if found.patches:
-        message = f"here patches for blending are missing ({', '.join(found.patches)}): "
-        yield context.found(rules.PATCHES, f"{message}`kvpatch apply`", "enable_blending")
+        message = f"here patches for blending are missing ({', '.join(found.patches)})"
+        todo = _APPLY
+        if _hopeless(context):
+            message, todo = f"{message}, and apply refuses this pair", _instead(context, "blend")
+        yield context.found(rules.PATCHES, message, "enable_blending", todo=todo)
     elif found.unsure:
-        message = "whether all patches for blending are in place can't be told: `kvpatch status`"
-        yield context.found(rules.PATCHES, message, "enable_blending", lower=Level.NOTE)
+        message = "whether all patches for blending are in place can't be told"
+        todo = "see `kvpatch status`"
+        yield context.found(rules.PATCHES, message, "enable_blending", lower=Level.NOTE, todo=todo)
+
+
+def _hopeless(context: Context) -> bool:
+    """Whether the catalogue knows that this pair blends with no patch."""
+    from .pairs import load
+
+    if context.vllm is None:
+        return False
+    known = load().of(context.vllm, context.lmcache)
+    return known is not None and not known.ok
 
 
 def _gds_and_blending(context: Context) -> Iterator[Finding]:
-    if context.gds_blends is None:
-        message = "loading chunks to blend from GDS needs kvpatch's patches: see `kvpatch status`"
-        yield context.found(rules.GDS_BLEND, message, "gds_path", lower=Level.NOTE)
-    elif not context.gds_blends:
-        message = "here the patch that loads chunks to blend from GDS is missing: `kvpatch apply`"
-        yield context.found(rules.GDS_BLEND, message, "gds_path")
+    if context.gds_blends:
+        pass
+    elif not _curable(context):
+        message = (
+            f"no patch loads chunks to blend from GDS on LMCache {context.schema.version}, so "
+            "apply does not help"
+        )
+        todo = _instead(context, "gds-blend")
+        yield context.found(rules.GDS_BLEND, message, "gds_path", todo=todo)
+    elif context.gds_blends is None:
+        message = "loading chunks to blend from GDS needs KV009"
+        todo = "see `kvpatch status` whether it is in place"
+        yield context.found(rules.GDS_BLEND, message, "gds_path", lower=Level.NOTE, todo=todo)
+    else:
+        message = "here the patch that loads chunks to blend from GDS is missing (KV009)"
+        yield context.found(rules.GDS_BLEND, message, "gds_path", todo=_APPLY)
     if context.value("local_cpu"):
         fix = Fix("set", "local_cpu", value=False)
         message = "chunks would come from CPU memory and from GDS: set local_cpu: false"
@@ -184,7 +227,8 @@ def _seed(context: Context) -> Iterator[Finding]:
             "keys differ in every process whatever PYTHONHASHSEED says"
         )
         lower = Level.WARNING if context.python is None else None
-        yield context.found(rules.SEED, message, key, lower=lower)
+        todo = f"take Python 3.12 or newer, or LMCache {_HASH_RIGHT} or newer"
+        yield context.found(rules.SEED, message, key, lower=lower, todo=todo)
         return
     message = f"{why}: set the same PYTHONHASHSEED, for example 0, in every vLLM process"
     seed = (context.environ or {}).get("PYTHONHASHSEED")

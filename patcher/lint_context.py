@@ -89,8 +89,13 @@ class Context:
         *,
         fix: Fix | None = None,
         lower: Level | None = None,
+        todo: str = "",
     ) -> Finding:
-        """A finding about a key, at the place where it was written."""
+        """A finding about a key, at the place where it was written.
+
+        ``todo`` is what cures it where that is no value, and ends the message.
+        """
+        message = f"{message}: {todo}" if todo else message
         seen = self.effective.values.get(key)
         source = "file" if seen is None or seen.source == "default" else seen.source
         entry = self.file.entries.get(seen.given_as if seen and seen.given_as else key)
@@ -98,7 +103,7 @@ class Context:
         line, column = (entry.line, entry.column) if entry and source == "file" else (0, 0)
         # What was written elsewhere is not mended in the file.
         certain = fix if source == "file" else None
-        return Finding(rule, message, key, source, line, column, certain, lower)
+        return Finding(rule, message, key, source, line, column, certain, lower, todo)
 
     def value(self, name: str) -> Any:
         """A key's value as LMCache will have it."""

@@ -12,9 +12,11 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from . import pairs
+from .curing import curable
 from .diagnosis import Check, fail, not_checked, ok, warn
 from .model_runner import BARE, SKIPS, VARIABLE, second_runner_for
 from .probe import Answer
+from .ways_out import instead
 
 if TYPE_CHECKING:
     from .tree import ReadableTree
@@ -38,10 +40,13 @@ def catalogue_check(vllm: Version, lmcache: Version) -> Check:
     told = f"letters {before} as released, {after} with all patches; {standing}"
     if not known.ok:
         return fail(name, f"it does not blend: {told}", shipped.advice(vllm, lmcache))
+    todo = []
     if known.settings:
-        todo = f"letter V: {VARIABLE}=0, which the command of `kvpatch profile` sets"
-        return warn(name, told, todo)
-    return ok(name, told)
+        todo.append(f"letter V: {VARIABLE}=0, which the command of `kvpatch profile` sets")
+    if "S" in known.after:
+        other = instead("gds-blend", curable(lmcache, vllm))
+        todo.append(f"letter S strikes with GDS alone: keep chunks in CPU memory, or {other}")
+    return warn(name, told, "; ".join(todo)) if todo else ok(name, told)
 
 
 def distributions(site: Path) -> Mapping[str, tuple[str, tuple[str, ...]]]:

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from packaging.version import Version
 
-from . import bundle, model_fit, templates
+from . import bundle, model_fit, templates, ways_out
 from .cache import default_cache
 from .curing import curable, pair_on
 from .env_format import variables
@@ -103,11 +103,12 @@ def run_profile(where: Where, disk: Disk, name: str, asked: Asked) -> Report:
     if folder is not None and form in ("yaml", "bundle"):
         settings["output"] = str(folder / bundle.CONFIG_NAME if form == "bundle" else folder)
     try:
+        ways_out.require(template, pair)
         make = partial(render, name, schema, pair, settings, wanted, place=options(vars(where)))
         made = make(changes=changes)
     except KvpatchError as error:
         if error.code == "no-cure":
-            error.hint = _instead(template, pair) or error.hint
+            error.hint = ways_out.instead(name, pair) or error.hint
         raise
     if changes:
         from .set_checks import check
@@ -249,16 +250,6 @@ def _found(template: Template, where: Where, disk: Disk, asked: Asked) -> _Found
 
 def _taken_on_index(lmcache: Version) -> tuple[str, ...]:
     return taken_by(read_from_index(lmcache, default_cache(), MODEL_TABLES))
-
-
-def _instead(template: Template, pair: Pair) -> str:
-    """The nearest that can run what this pair can't, among the releases this kvpatch has read."""
-    from .catalogue import load
-    from .ways_out import ways_out
-
-    found = load()
-    known = {name: [Version(one) for one in found.releases[name]] for name in ("lmcache", "vllm")}
-    return ways_out(template, pair, curable, known["lmcache"], known["vllm"])
 
 
 def _text(form: str, template: Template, pair: Pair, schema: Schema, made: Rendered) -> str:

@@ -64,6 +64,7 @@ class Finding:
         column: the same.
         fix: where it is certain.
         level: where this finding is less bad than its rule.
+        todo: what cures it, at the end of the message too; empty where that is to change a value.
     """
 
     rule: Rule
@@ -74,6 +75,7 @@ class Finding:
     column: int = 0
     fix: Fix | None = None
     lower: Level | None = None
+    todo: str = ""
 
     @property
     def level(self) -> Level:

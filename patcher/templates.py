@@ -142,6 +142,11 @@ class Template:
         told = (str(one["sentence"]) for one in found if concerns(one, pair))
         return (*self.untested(pair), *told)
 
+    def mended(self, pair: Pair) -> bool:
+        """Whether this pair is wrong as released in a way that newer releases are not."""
+        found = (self.common["warnings"][name] for name in self.own["warnings"])
+        return any(one.get("mended") and concerns(one, pair) for one in found)
+
     def untested(self, pair: Pair) -> Iterator[str]:
         """A sentence for each release that is newer than those this kvpatch knows."""
         for package, version, (oldest, newest) in self._outside(pair):
@@ -191,14 +196,14 @@ class Template:
             if concerns(refusal, pair):
                 raise KvpatchError(
                     "no-cure",
-                    f"{_shown(pair)} can't run {self.name}: {' '.join(refusal['why'].split())}",
+                    f"{shown(pair)} can't run {self.name}: {' '.join(refusal['why'].split())}",
                     refusal["instead"].format(nearest=self._nearest),
                 )
         for need in self.needs(pair):
             if need.present is False and not need.patches:
                 raise KvpatchError(
                     "no-cure",
-                    f"{_shown(pair)} can't run {self.name}. It needs this: {need.what}; this "
+                    f"{shown(pair)} can't run {self.name}. It needs this: {need.what}; this "
                     "kvpatch has no patch for that on this release",
                     need.hint,
                 )
@@ -263,7 +268,8 @@ def _patches(name: str, need: Mapping[str, Any], pair: Pair) -> tuple[str, ...]:
     return tuple(patch for patch in named if patch in pair.cured)
 
 
-def _shown(pair: Pair) -> str:
+def shown(pair: Pair) -> str:
+    """The releases of a pair, for a sentence."""
     beside = f"LMCache {pair.lmcache}" if pair.lmcache else ""
     vllm = f"vLLM {pair.vllm}" if pair.vllm else ""
     return " with ".join(part for part in (beside, vllm) if part)

@@ -1,4 +1,4 @@
-"""What a user can take instead, where a profile can't run on a pair."""
+"""What a user can take instead, where a profile can't run on a pair: the one source of advice."""
 
 from __future__ import annotations
 
@@ -7,70 +7,115 @@ from dataclasses import replace
 
 from packaging.version import Version
 
+from . import pairs
+from .curing import curable
 from .outcome import KvpatchError
-from .templates import Pair, Template, load, names
-
-Judged = Callable[[Version | None, Version | None], Pair]
-"""A pair of LMCache and vLLM with the patches that are made for it."""
+from .pairs import Pairs
+from .templates import Pair, Template, load, names, shown
 
 
-def ways_out(
-    template: Template,
-    pair: Pair,
-    judged: Judged,
-    lmcache: Iterable[Version],
-    vllm: Iterable[Version],
-) -> str:
-    """The nearest releases that can run the profile, and the profile that this pair can run.
+def require(template: Template, pair: Pair, shipped: Pairs | None = None) -> None:
+    """See that nothing keeps a profile from a pair for good: releases, patches, the catalogue.
 
     Args:
-        template: of the profile that this pair can't run.
+        template: of the profile.
         pair: the pair.
-        judged: makes a pair that nobody looked at.
-        lmcache: the releases of it that are known.
-        vllm: the same.
+        shipped: which pairs blend; None for what came with this kvpatch.
+
+    Raises:
+        KvpatchError: ``no-cure``, exit 3.
+    """
+    template.require(pair)
+    if not template.blends or pair.lmcache is None or pair.vllm is None:
+        return
+    shipped = shipped or pairs.load()
+    known = shipped.of(pair.vllm, pair.lmcache)
+    if known is not None and not known.ok:
+        raise KvpatchError(
+            "no-cure",
+            f"{shown(pair)} does not blend with the patches either, letters "
+            f"{' '.join(known.after)} stay (validated on {shipped.date})",
+            "take another pair: `kvpatch compat` says what the letters stand on",
+        )
+
+
+def instead(name: str, pair: Pair, releases: Iterable[Version] = ()) -> str:
+    """The nearest releases that can run a profile, and the profile that this pair can run.
+
+    A release that is right as released comes before one that a patch has to mend, and of equals
+    the nearest, counted in releases, as :meth:`kvpatch.pairs.Pairs.nearest` does.
+
+    Args:
+        name: of the profile that this pair can't run.
+        pair: the pair.
+        releases: those of LMCache to choose from; all that are known where none are given.
 
     Returns:
         a sentence without its full stop; empty where nothing is known that can.
     """
+    template, shipped = load(name), pairs.load()
+    lmcache = sorted(releases) or [Version(one) for one in shipped.lmcache]
     found: list[str] = []
     if pair.lmcache is not None:
-        release = _nearest(pair.lmcache, lmcache, lambda one: can(template, judged(one, pair.vllm)))
+        release = _nearest(
+            template, shipped, pair.lmcache, lmcache, lambda one: curable(one, pair.vllm)
+        )
         if release is not None:
             found.append(f"LMCache {release}")
     if not found and pair.vllm is not None:
-        release = _nearest(pair.vllm, vllm, lambda one: can(template, judged(pair.lmcache, one)))
+        vllm = [Version(one) for one in shipped.vllm]
+        release = _nearest(
+            template, shipped, pair.vllm, vllm, lambda one: curable(pair.lmcache, one)
+        )
         if release is not None:
             found.append(f"vLLM {release}")
-    found += [f"the profile {name}" for name in _others(template, pair)][:1]
+    other = next(_others(template, pair, shipped), None)
+    if other is not None:
+        found.append(f"the profile {other}")
     return f"take {', or '.join(found)}" if found else ""
 
 
-def can(template: Template, pair: Pair) -> bool:
+def can(template: Template, pair: Pair, shipped: Pairs | None = None) -> bool:
     """Whether nothing keeps a profile from a pair for good."""
     try:
-        template.require(pair)
+        require(template, pair, shipped)
     except KvpatchError:
         return False
     return True
 
 
-def _others(template: Template, pair: Pair) -> Iterator[str]:
+def _others(template: Template, pair: Pair, shipped: Pairs) -> Iterator[str]:
     """Other profiles that the pair can run, the nearest first."""
     first = template.own.get("nearest", "cpu-offload")
     for name in dict.fromkeys((first, "cpu-offload", *names())):
         other = load(name)
         alone = replace(pair, lmcache=None) if other.kind == "vllm" else pair
-        if name != template.name and can(other, alone):
+        if name != template.name and can(other, alone, shipped):
             yield name
 
 
 def _nearest(
-    given: Version, releases: Iterable[Version], fits: Callable[[Version], bool]
+    template: Template,
+    shipped: Pairs,
+    given: Version,
+    releases: list[Version],
+    judged: Callable[[Version], Pair],
 ) -> Version | None:
-    """The nearest release that fits: newer before older, final before prerelease."""
-    newer = sorted(one for one in releases if one > given)
-    older = sorted((one for one in releases if one < given), reverse=True)
-    ordered = [*newer, *older]
-    ordered.sort(key=lambda one: one.is_prerelease)
-    return next((one for one in ordered if fits(one)), None)
+    """The nearest release that fits: right as released before mended, final before prerelease."""
+    place = sum(one < given for one in releases)
+
+    def far(index: int) -> tuple[bool, bool, int, bool, int]:
+        pair, release = judged(releases[index]), releases[index]
+        known = None
+        if template.blends and pair.vllm is not None and pair.lmcache is not None:
+            known = shipped.of(pair.vllm, pair.lmcache)
+        settings = known is not None and known.settings
+        return template.mended(pair), release.is_prerelease, abs(index - place), settings, -index
+
+    fitting = (
+        index
+        for index, one in enumerate(releases)
+        if one != given and can(template, judged(one), shipped)
+    )
+    best = min(fitting, key=far, default=None)
+    return None if best is None else releases[best]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from kvpatch import key_history, rules
+from kvpatch import key_history, pairs, rules, series
 from kvpatch.absence import Absence
 from kvpatch.lint import Surroundings, lint
 from kvpatch.rules import Level
 from kvpatch.yaml_source import parse_yaml
 from linted import BLEND, LMCACHE, NEWEST, ids, only, run, schema
+from packaging.version import Version
 
 pytestmark = pytest.mark.releases
 
@@ -66,9 +69,9 @@ def test_gds_on_a_release_that_mixes_up_its_keys_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("release", "there", "level", "step"),
     [
-        ("0.4.3", True, Level.ERROR, "take 0.5.4 or newer"),
-        ("0.4.4", None, Level.NOTE, "unless KV009 is in place"),
-        ("0.4.4", False, Level.ERROR, "`kvpatch apply` (KV009), or take 0.5.4 or newer"),
+        ("0.4.3", True, Level.ERROR, ": take LMCache 0.5.4, or the profile cpu-offload"),
+        ("0.4.4", None, Level.NOTE, "whether KV009 is in place, or take LMCache 0.5.4"),
+        ("0.4.4", False, Level.ERROR, "`kvpatch apply` (KV009), or take LMCache 0.5.4"),
         ("0.4.4", True, None, ""),
         ("0.5.3", False, Level.ERROR, "`kvpatch apply` (KV009)"),
         ("0.5.3", True, None, ""),
@@ -90,7 +93,7 @@ def test_the_patch_for_gds_cures_that_from_0_4_4_on(
 @pytest.mark.parametrize(
     ("absent", "level", "said"),
     [
-        (Absence(("KV001", "KV003")), Level.WARNING, "(KV001, KV003): `kvpatch apply`"),
+        (Absence(("KV001", "KV003")), Level.WARNING, "(KV001, KV003): run `kvpatch apply`"),
         (Absence(("KV001",), unsure=True), Level.WARNING, "(KV001)"),
         (Absence((), unsure=True), Level.NOTE, "can't be told"),
         (Absence(), None, ""),
@@ -106,6 +109,38 @@ def test_blending_on_a_host_that_lacks_patches_is_a_warning(
     assert all(said in one.message for one in found)
     off = lint(parse_yaml("chunk_size: 256\n"), schema(NEWEST), key_history.load(), around)
     assert off.findings == ()
+
+
+def test_apply_is_named_only_for_a_pair_that_it_does_not_refuse() -> None:
+    shipped = pairs.load()
+    for vllm, lmcache in (("0.32.0", "0.4.5"), ("0.32.0", "0.5.6"), ("0.11.0", "0.3.3")):
+        around = Surroundings(vllm=Version(vllm), absence=lambda: Absence(("KV003",)))
+        found = lint(parse_yaml(BLEND), schema(lmcache), key_history.load(), around).findings
+        (told,) = (one for one in found if one.rule is rules.PATCHES)
+        known = shipped.of(Version(vllm), Version(lmcache))
+        assert known is not None
+        assert ("`kvpatch apply`" in told.todo) is known.ok
+        nearest = shipped.nearest(Version(vllm), Version(lmcache))[0]
+        assert known.ok or told.todo.startswith(f"take {' '.join(nearest.split()[:2])}")
+        assert told.message.endswith(told.todo)
+
+
+@pytest.mark.parametrize("there", [None, False])
+@pytest.mark.parametrize("release", ["0.3.9.post2", "0.4.3", "0.4.4", "0.5.6", "0.5.7rc2"])
+def test_apply_is_named_for_gds_with_blending_only_where_its_patch_is_for_the_release(
+    release: str, there: bool | None
+) -> None:
+    patch = series.discover().get("KV009").patch
+    buffer = "cufile_buffer_size" if release < "0.4" else "gds_buffer_size"
+    text = f"{BLEND}gds_path: /mnt/a\n{buffer}: 64\nlocal_cpu: false\n"
+    around = Surroundings(vllm=Version("0.11.0"), gds_blends=there)
+    found = lint(parse_yaml(text), schema(release), key_history.load(), around).findings
+    (told,) = (one for one in found if one.rule is rules.GDS_BLEND)
+    made = patch.in_range(Version(release))
+    assert ("KV009" in told.message) is made
+    assert ("`kvpatch " in told.todo) is made
+    assert made or re.search(r"^take LMCache 0\.5\.\d, or the profile ", told.todo)
+    assert made or told.level is Level.WARNING
 
 
 def test_gds_and_blending_take_chunks_from_one_tier_alone() -> None:
