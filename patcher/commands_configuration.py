@@ -64,7 +64,9 @@ def profile(disk: Any, /, name: str, as_json: bool, **rest: Any) -> None:
 @click.option("--lmcache", metavar="V", help="A release on the index, not the installed one.")
 @click.option("--vllm", metavar="V", help="Release of the vLLM beside it.")
 @click.option("--env-file", type=click.Path(path_type=Path), help="Variables, NAME=VALUE a line.")
-@click.option("--pid", type=click.IntRange(min=1), help="Take the variables of that process.")
+@click.option(
+    "--pid", type=click.IntRange(min=1), help="Take variables and command of that process."
+)
 @click.option("--serve", metavar="COMMAND", help="The command that starts vLLM, or a script.")
 @click.option("--fix", is_flag=True, help="Mend what is certain; comments and order stay.")
 @click.option("--sarif", type=click.Path(path_type=Path), help="Write the findings there, too.")
@@ -90,7 +92,9 @@ def lint(file: Path | None, as_json: bool, **asked: Any) -> None:
 @click.option("--config", type=click.Path(path_type=Path), help="Look at this configuration.")
 @click.option("--model", type=click.Path(path_type=Path), help="config.json, or its folder.")
 @click.option("--gds-path", help="Folder on the fast storage.")
-@click.option("--pid", type=click.IntRange(min=1), help="Look at that vLLM's environment, too.")
+@click.option(
+    "--pid", type=click.IntRange(min=1), help="Look at that vLLM's environment and command, too."
+)
 @click.option("--no-write", is_flag=True, help="Write no temporary file in that folder.")
 @options.where
 @click.pass_obj

@@ -18,7 +18,7 @@ from .finding_checks import finding_check
 from .fsops import Disk
 from .host import Host, Where, open_host
 from .host_checks import host_checks, library_check
-from .launch import parse_launch
+from .launch import Launch, server_of
 from .lint import Surroundings, lint
 from .model_checks import model_checks, separator_check, taken_by
 from .model_config import Model, read_model
@@ -36,6 +36,7 @@ from .render import render
 from .rules import Level
 from .schema import Schema
 from .schema_source import read_schema
+from .serving import CONFIG_VARIABLE
 from .storage_checks import storage_checks
 from .templates import Pair
 from .yaml_source import YamlFile, parse_yaml, read_yaml
@@ -68,6 +69,8 @@ class _Seen:
     pair: Pair
     values: Mapping[str, Any]
     file: YamlFile
+    environ: Mapping[str, str] | None = None
+    launch: Launch | None = None
 
     @property
     def python(self) -> Path | None:
@@ -137,10 +140,15 @@ def _look(where: Where, disk: Disk, asked: Asked) -> _Seen:
     pair = pair_on(host, found.version, beside.version if beside else None)
     file = YamlFile("-", "")
     named = asked.config
-    if asked.pid is not None and asked.profile is None and named is None:
-        # The one that the process itself was given.
-        found_at = environment.from_process(asked.pid).get("LMCACHE_CONFIG_FILE")
-        named = Path(found_at) if found_at else None
+    environ, launch = None, None
+    if asked.pid is not None:
+        environ = environment.from_process(asked.pid)
+        launch = server_of(environment.command_of(asked.pid))
+        if asked.profile is None and named is None:
+            # The one that the process itself was given; its variables alone where it was not.
+            found_at = environ.get(CONFIG_VARIABLE)
+            named = Path(found_at) if found_at else None
+            file = YamlFile(f"/proc/{asked.pid}/environ", "", written=False)
     if named is not None:
         file = read_yaml(named)
     elif asked.profile is not None and templates.load(asked.profile).kind == "lmcache":
@@ -152,9 +160,15 @@ def _look(where: Where, disk: Disk, asked: Asked) -> _Seen:
         except KvpatchError as error:
             if error.code != "no-cure":
                 raise
-    values = effective(schema, file.values if file.readable else {})
+    values = effective(
+        schema,
+        file.values if file.readable else {},
+        environ,
+        launch.overrides if launch else None,
+        alone=not file.written,
+    )
     known = {name: values.get(name) for name in schema.keys}
-    return _Seen(host, found.version, pair.vllm, schema, pair, known, file)
+    return _Seen(host, found.version, pair.vllm, schema, pair, known, file, environ, launch)
 
 
 def _pair(seen: _Seen, profile: str | None) -> Iterator[Check]:
@@ -203,30 +217,37 @@ def _verdict(seen: _Seen, profile: str | None) -> Check:
 
 
 def _configuration(seen: _Seen, pid: int | None) -> Iterator[Check]:
-    if seen.file.path == "-" and not seen.file.text:
-        told = "none was named" if pid is None else f"process {pid} has no LMCACHE_CONFIG_FILE"
-        yield not_checked("file", told, "give --config FILE or --profile NAME")
+    if not seen.file.written:
+        told = f"process {pid} has no {CONFIG_VARIABLE}: its variables are the configuration"
+        yield not_checked("file", told, "give --config FILE if it was to have one")
+    elif not seen.file.text and seen.file.path == "-":
+        yield not_checked("file", "none was named", "give --config FILE or --profile NAME")
         if pid is None:
             return
-    python = seen.host.environment.interpreter
-    version = python.version[:2] if python else None
-    patched = seen.pair.cured.get(_GDS)
-    around = Surroundings(vllm=seen.vllm, python=version, gds_blends=patched)
     if pid is None:
         todo = "give --pid PID of a running vLLM process"
         yield not_checked("environment and flags", "no process was named", todo)
     else:
-        launch = parse_launch(command) if (command := environment.command_of(pid)) else None
-        # Only the process that was started by a command has its flags.
-        serves = launch if launch and (launch.model or launch.transfer) else None
-        around = Surroundings(
-            environment.from_process(pid), True, serves, seen.vllm, version, patched
-        )
         yield ok("environment", f"read from process {pid}")
+        if seen.launch is None:
+            told = f"the command of process {pid} starts no vLLM server"
+            yield not_checked("flags", told, "give the pid of the process that `vllm serve` is")
+    python = seen.host.environment.interpreter
+    around = Surroundings(
+        seen.environ,
+        pid is not None,
+        seen.launch,
+        seen.vllm,
+        python.version[:2] if python else None,
+        seen.pair.cured.get(_GDS),
+    )
     found = lint(seen.file, seen.schema, key_history.load(), around).findings
     yield from map(finding_check, found)
     if not any(finding.level is Level.ERROR for finding in found):
-        yield ok("file", "LMCache reads it as it is meant")
+        yield ok(
+            "file" if seen.file.written else "variables",
+            "LMCache reads what is there as it is meant",
+        )
 
 
 def _model(seen: _Seen, asked: Asked, model: Model | None) -> Iterator[Check]:

@@ -32,7 +32,9 @@ def _todo(finding: Finding) -> str:
     if finding.source == "launch":
         return "change the command that starts vLLM"
     if finding.source == "environment":
-        return f"change {finding.key or 'it'} in the environment that vLLM is started with"
+        key = finding.key or "it"
+        variable = f"LMCACHE_{key.upper()}" if key.islower() and finding.key else key
+        return f"change {variable} in the environment that vLLM is started with"
     if finding.line:
         return f"change {finding.key or 'it'} in line {finding.line} of the file"
     return f"write {finding.key or 'it'} into the file"

@@ -111,6 +111,16 @@ def parse_script(text: str) -> Launch | None:
     return None
 
 
+def server_of(command: str) -> Launch | None:
+    """The launch of a running process by its command; None where that starts no vLLM server.
+
+    The flags of a script that builds its engine by itself, and of a worker, say nothing of the
+    connector.
+    """
+    launch = parse_launch(command)
+    return launch if _starts_vllm(shlex.split(command)) or launch.transfer else None
+
+
 def _starts_vllm(words: list[str]) -> bool:
     pairs = pairwise(words)
     served = any(one.rpartition("/")[2] == "vllm" and two == "serve" for one, two in pairs)

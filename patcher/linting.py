@@ -89,8 +89,15 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
         return lint(one, release.schema, history, around)
 
     notes: list[str] = []
+    if asked.pid is not None and launch is None:
+        notes.append(
+            f"note: the command of process {asked.pid} starts no vLLM server, so no flags were "
+            "checked; give them with --serve"
+        )
     if not file.written and not release.schema.reading.converts_file:
-        notes.append(f"of LMCache {release.lmcache} names of variables are checked, values are not")
+        notes.append(
+            f"note: of LMCache {release.lmcache} names of variables are checked, values are not"
+        )
     fixed: list[str] = []
     if asked.fix:
         from .mend import mended, write_over
@@ -131,6 +138,10 @@ def _surroundings(asked: Asked) -> tuple[Launch | None, Mapping[str, str] | None
             environ = environment.from_file(asked.env_file)
         elif asked.pid is not None:
             environ = environment.from_process(asked.pid)
+            if asked.serve is None:
+                from .launch import server_of
+
+                launch = server_of(environment.command_of(asked.pid))
     return launch, environ
 
 

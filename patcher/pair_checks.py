@@ -45,7 +45,7 @@ def catalogue_check(vllm: Version, lmcache: Version) -> Check:
         todo.append(f"letter V: {VARIABLE}=0, which the command of `kvpatch profile` sets")
     if "S" in known.after:
         other = instead("gds-blend", curable(lmcache, vllm))
-        todo.append(f"letter S strikes with GDS alone: keep chunks in CPU memory, or {other}")
+        todo.append(f"letter S strikes with GDS alone; with it, {other}")
     return warn(name, told, "; ".join(todo)) if todo else ok(name, told)
 
 

@@ -92,6 +92,48 @@ def test_a_running_process_tells_what_its_variables_and_flags_are(
     assert found["LM038 gds_path"]["state"] == "fail"
 
 
+@pytest.mark.parametrize(
+    ("words", "environ"),
+    [
+        (("vllm", "serve", "m"), {"LMCACHE_ENABLE_BLENDING": "true"}),
+        (("vllm", "serve", "m"), {"LMCACHE_CONFIG_FILE": "FILE", "LMCACHE_CHUNK_SIZE": "512"}),
+        (("vllm", "serve", "m", "--no-enable-prefix-caching"), {"LMCACHE_CONFIG_FILE": "FILE"}),
+        (("-m", "vllm.entrypoints.openai.api_server", "--model", "m"), {}),
+        # A script's own --model says nothing of the connector.
+        (("--model", "m"), {"LMCACHE_ENABLE_BLENDING": "true"}),
+    ],
+)
+def test_lint_and_doctor_say_the_same_of_the_same_process(
+    site: Path, tmp_path: Path, words: tuple[str, ...], environ: dict[str, str]
+) -> None:
+    config = tmp_path / "lmcache.yaml"
+    config.write_text("enable_blending: true\nchunk_size: 256\n")
+    given = {name: value.replace("FILE", str(config)) for name, value in environ.items()}
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()", *words],
+        stdin=subprocess.PIPE,
+        env={**os.environ, **given},
+    )
+    try:
+        more = ("--site", site, "--pid", process.pid, "--json")
+        linted, seen = kvpatch("lint", *more), kvpatch("doctor", *more)
+    finally:
+        process.communicate()
+    said = {
+        (f"{one['rule']} {one['key']}".strip(), one["level"])
+        for one in linted.data["findings"]
+        # The doctor has a row of its own for the patches.
+        if one["rule"] != "LM043"
+    }
+    levels = {"fail": "error", "warn": "warning", "note": "note", "not checked": "note"}
+    rows_of = [one for one in seen.data["checks"] if one["name"].startswith("LM")]
+    assert {(one["name"], levels[one["state"]]) for one in rows_of if one["name"][2].isdigit()} == (
+        said
+    )
+    assert ("LM052" in {name for name, _ in said}) is (words[0] != "--model")
+    assert linted.code == int(any(level == "error" for _, level in said))
+
+
 def test_the_table_has_every_check_and_their_count(site: Path) -> None:
     ended = kvpatch("doctor", "--site", site)
     assert ended.code == 1

@@ -27,6 +27,11 @@ FIX = Fix("set", "use_layerwise", value=True)
             State.FAIL,
             "change PYTHONHASHSEED in the environment that vLLM is started with",
         ),
+        (
+            Finding(APART, "m", "chunk_size", "environment"),
+            State.WARN,
+            "change LMCACHE_CHUNK_SIZE in the environment that vLLM is started with",
+        ),
         (Finding(APART, "m", "a", line=7), State.WARN, "change a in line 7 of the file"),
         (Finding(APART, "m", "a"), State.WARN, "write a into the file"),
         (Finding(APART, "m", "a", fix=FIX), State.WARN, "write use_layerwise: true"),

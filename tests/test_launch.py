@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kvpatch.launch import parse_launch, parse_script
+from kvpatch.launch import parse_launch, parse_script, server_of
 from kvpatch.outcome import ExitCode, KvpatchError
 
 
@@ -131,3 +131,18 @@ def test_the_command_is_one_of_several_on_a_line(line: str, flag: str) -> None:
 @pytest.mark.parametrize("text", ["", "A=1\n", "pip install vllm\n", "vllm 'serve m\n", "\0\n"])
 def test_a_script_that_does_not_start_vllm_has_no_command(text: str) -> None:
     assert parse_script(text) is None
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        ("/srv/bin/python /srv/bin/vllm serve m", True),
+        ("python -m vllm.entrypoints.openai.api_server --model m", True),
+        ("""python x.py --kv-transfer-config '{"kv_connector": "LMCacheConnectorV1"}'""", True),
+        ("python train.py --model m", False),
+        ("VLLM::EngineCore", False),
+        ("", False),
+    ],
+)
+def test_a_process_is_a_server_where_its_command_starts_one(command: str, found: bool) -> None:
+    assert (server_of(command) is not None) is found
