@@ -99,16 +99,23 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
             f"note: of LMCache {release.lmcache} names of variables are checked, values are not"
         )
     fixed: list[str] = []
+    refused: KvpatchError | None = None
     if asked.fix:
         from .mend import mended, write_over
 
-        after, fixes = mended(file, lambda one: check(one).findings)
+        try:
+            after, fixes = mended(file, lambda one: check(one).findings)
+        except KvpatchError as error:
+            # What was found is told all the same.
+            after, fixes, refused = file, (), error
         fixed = [fix.sentence for fix in fixes]
         if path is not None and after.text != file.text:
             write_over(path, after.text)
             notes.append(f"wrote {path}: {len(fixes)} fixed")
         file = after
     linted = check(file)
+    if asked.fix and refused is None and not fixed and not linted.clean:
+        notes.append("note: nothing of this is certain enough for --fix; mend it by hand")
     if asked.sarif is not None:
         from .sarif import sarif
 
@@ -121,8 +128,10 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
         "fixed": fixed,
         "values": _values(linted),
     }
+    text = _text(file, release, linted, fixed)
+    if refused is not None:
+        return Report("lint", text, data, refused.exit_code, (refused,), tuple(notes))
     code = ExitCode.DONE if linted.clean else ExitCode.NO
-    text = _text(file.path, release, linted, fixed)
     return Report("lint", text, data, code, notes=tuple(notes))
 
 
@@ -201,7 +210,9 @@ def _no_command(told: str) -> KvpatchError:
     )
 
 
-def _text(path: str, release: Release, linted: Linted, fixed: list[str]) -> str:
+def _text(file: YamlFile, release: Release, linted: Linted, fixed: list[str]) -> str:
+    path = file.path
+    would = "with each key there once, --fix would" if file.problems else "--fix would"
     beside = f" with vLLM {release.vllm}" if release.vllm else ""
     lines = [f"{path}, for LMCache {release.lmcache}{beside}"]
     lines += [f"  fixed: {sentence}" for sentence in fixed]
@@ -211,7 +222,7 @@ def _text(path: str, release: Release, linted: Linted, fixed: list[str]) -> str:
         lines.append(f"{place}: {finding.level.value} {finding.rule.id} {finding.message}")
         lines.append(f"    {finding.rule.why}")
         if finding.fix is not None:
-            lines.append(f"    --fix would {finding.fix.sentence}")
+            lines.append(f"    {would} {finding.fix.sentence}")
     counts = dict.fromkeys(Level, 0)
     for finding in linted.findings:
         counts[finding.level] += 1

@@ -28,16 +28,17 @@ def mended(
     nothing certain is left. What the fixes are not about reads the same as before.
 
     Raises:
-        KvpatchError: ``not-mended`` (exit 3): the text can't be changed without changing more.
+        KvpatchError: ``not-mended`` (exit 3): the text can't be changed without changing more, or
+            a key is there twice.
     """
     done: list[Fix] = []
     for _ in range(_ROUNDS):
         found = check(file)
-        if not file.readable or file.problems:
-            return file, tuple(done)
         fixes = _together([one.fix for one in found if one.fix is not None])
         if not fixes:
             return file, tuple(done)
+        if file.problems:
+            raise _doubled(file)
         text = _rewritten(file.text, fixes)
         after = parse_yaml(text, file.path)
         if after.problems or after.values != _expected(file, fixes):
@@ -299,9 +300,19 @@ def _expected(file: YamlFile, fixes: Sequence[Fix]) -> dict[Any, Any]:
     return values
 
 
-def _not_mended(what: str, why: str) -> KvpatchError:
-    return KvpatchError(
-        "not-mended",
-        f"{what} was left as it is: {why}",
-        "put the fixes in by hand; `kvpatch lint` without --fix lists them",
+def _doubled(file: YamlFile) -> KvpatchError:
+    """Why a file with equal keys can't be changed, and what to do first."""
+    places = ", ".join(str(problem.line) for problem in file.problems)
+    return _not_mended(
+        file.path,
+        f"a key is there twice (line {places}), and which one is meant is not known",
+        "take out the line that is not meant, then run it again",
     )
+
+
+def _not_mended(
+    what: str,
+    why: str,
+    hint: str = "put the fixes in by hand; `kvpatch lint` without --fix lists them",
+) -> KvpatchError:
+    return KvpatchError("not-mended", f"{what} was left as it is: {why}", hint)

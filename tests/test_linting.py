@@ -54,6 +54,19 @@ def test_fix_mends_the_file_and_a_second_time_changes_nothing(file: Path) -> Non
     assert (code, err, file.read_text()) == (0, "", text)
 
 
+def test_a_doubled_key_keeps_fix_from_the_file_with_the_reason(file: Path) -> None:
+    file.write_text(f"{file.read_text()}chunk_size: 1\nchunk_size: 2\n")
+    before = file.read_bytes()
+    code, out, err = lint(file, "--lmcache", "0.5.6", "--fix")
+    assert code == 3
+    assert "LM002" in out
+    assert "with each key there once, --fix would " in out
+    assert f"{file} was left as it is: a key is there twice" in err
+    assert "take out the line" in err
+    assert file.read_bytes() == before
+    assert lint(file, "--lmcache", "0.5.6")[0] == 1
+
+
 def test_sarif_names_every_finding_at_its_line(file: Path, tmp_path: Path) -> None:
     place = tmp_path / "out.sarif"
     lint(file, "--lmcache", "0.5.6", "--sarif", place)
@@ -75,8 +88,9 @@ def test_sarif_names_every_finding_at_its_line(file: Path, tmp_path: Path) -> No
 def test_what_is_no_configuration_is_answered_with_no(file: Path, content: bytes) -> None:
     file.write_bytes(content)
     for flags in ((), ("--fix",)):
-        code, out, _ = lint(file, "--lmcache", "0.5.6", *flags)
+        code, out, err = lint(file, "--lmcache", "0.5.6", *flags)
         assert code == 1
+        assert ("mend it by hand" in err) is bool(flags)
         assert "error LM00" in out
         assert file.read_bytes() == content
 

@@ -266,10 +266,22 @@ def test_mending_any_mixture_ends_and_is_idempotent(given_keys: dict[str, str]) 
     assert mended(after, check)[0].text == after.text
 
 
-def test_a_file_with_duplicate_keys_is_left_as_it_is() -> None:
-    file = parse_yaml("a: 1\na: 2\n")
-    _, ask = by(Fix("set", "a", value=3))
-    assert mended(file, ask) == (file, ())  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("a: 1\na: 2\n", "2"),
+        ("a: 1\nb: 1\na: 2\nb: 2\n", "3, 4"),
+        ("a: 0\nextra_config:\n  a: 1\n  a: 2\n", "4"),
+    ],
+)
+def test_a_file_with_equal_keys_is_left_as_it_is_with_the_reason(text: str, lines: str) -> None:
+    asked, ask = by(Fix("set", "a", value=3))
+    with pytest.raises(KvpatchError, match=rf"twice \(line {lines}\)") as caught:
+        mended(parse_yaml(text), ask)  # type: ignore[arg-type]
+    assert caught.value.exit_code is ExitCode.REFUSED
+    assert "then run it again" in caught.value.hint
+    asked.clear()
+    assert mended(parse_yaml(text), lambda _: ())[1] == ()
 
 
 def test_a_fix_that_never_ends_is_refused() -> None:
