@@ -12,6 +12,7 @@ from .comments import comment
 from .outcome import ExitCode, KvpatchError
 from .render import Rendered, header, label
 from .serving import CONFIG_VARIABLE, MODEL, Serve, quoted, shell
+from .start_script import BIN, start_script
 from .templates import Pair, Template
 
 CONFIG_NAME = "lmcache.yaml"
@@ -41,23 +42,28 @@ def files(
     top = header(template, pair, made)
     found = {CONFIG_NAME: made.text} if made.text else {}
     found["vllm.env"] = _env(top, made.serve)
-    found["serve.sh"] = _script(top, made.serve, folder)
+    config = CONFIG_NAME if made.text else ""
+    told = [*top, "#", *comment(made.serve.why)]
+    found["serve.sh"] = start_script(told, made.serve.argv, programs, config=config)
     name = f"vllm-{template.name}"
     found[f"{name}.service"] = _service(template, made, folder, programs)
     found["compose.yaml"] = _compose(template, pair, made)
     if made.serve.server:
-        found["server.sh"] = "\n".join(
-            [
-                "#!/usr/bin/env bash",
-                *top,
-                "set -eu",
-                "export PYTHONHASHSEED=0",
-                f"exec {shell(made.serve.server)}",
-                "",
-            ]
-        )
-    found["README.md"] = _readme(template, pair, made, [*found])
+        found["server.sh"] = start_script(top, made.serve.server, programs)
+    found["README.md"] = _readme(template, pair, made, [*found], folder, programs)
     return found
+
+
+def _places(folder: Path, programs: Path | None) -> list[str]:
+    """What happens where the folder or the environment lies elsewhere."""
+    taken = (
+        f"the vLLM in `{programs}`" if programs else "the vLLM on PATH (no environment was named)"
+    )
+    return [
+        f"It takes {taken}; `{BIN}=DIR ./serve.sh` takes another, which needs the same patches.",
+        "The folder may be copied: scripts and `compose.yaml` read the files beside them. The unit",
+        f"and `vllm.env` name it as `{folder}`; change that where they are used.",
+    ]
 
 
 def write(folder: Path, texts: Mapping[str, str], *, force: bool) -> None:
@@ -100,25 +106,13 @@ def script(top: Sequence[str], serve: Serve) -> str:
 
 
 def _env(top: Sequence[str], serve: Serve) -> str:
-    lines = [*top, "#", "# For systemd's EnvironmentFile, or a shell: set -a; . ./vllm.env", ""]
+    lines = [*top, "#", "# For systemd's EnvironmentFile, or a shell: set -a; . ./vllm.env"]
+    if CONFIG_VARIABLE in serve.environ:
+        lines += comment(
+            f"{CONFIG_VARIABLE} is where this was made. serve.sh takes the file beside it instead."
+        )
+    lines.append("")
     return "\n".join([*lines, *(f"{n}={quoted(v)}" for n, v in serve.environ.items()), ""])
-
-
-def _script(top: Sequence[str], serve: Serve, folder: Path) -> str:
-    return "\n".join(
-        [
-            "#!/usr/bin/env bash",
-            *top,
-            "#",
-            *comment(serve.why),
-            "set -eu",
-            "set -a",
-            f". {quoted(str(folder / 'vllm.env'))}",
-            "set +a",
-            f"exec {shell(serve.argv)}",
-            "",
-        ]
-    )
 
 
 def programs_of(python: Path | None) -> Path | None:
@@ -140,6 +134,7 @@ def _service(template: Template, made: Rendered, folder: Path, programs: Path | 
     lines = [
         f"# Made by kvpatch {__version__}. Copy it to /etc/systemd/system, then:",
         f"#   systemctl daemon-reload && systemctl enable --now vllm-{template.name}",
+        "# Where the folder is moved, change ExecStart.",
         "[Unit]",
         f"Description=vLLM with the kvpatch profile {template.name}",
         "After=network-online.target",
@@ -183,7 +178,7 @@ def _systemd(text: str, *, command: bool = False) -> str:
 
 
 def _compose(template: Template, pair: Pair, made: Rendered) -> str:
-    tag = f"v{pair.vllm}" if pair.vllm else "latest"
+    image, own = _image(pair)
     argv = [word.replace("$", "$$") for word in made.serve.argv[2:]]
     environ = {
         name: f"{_MOUNTED}/{CONFIG_NAME}" if name == CONFIG_VARIABLE else value
@@ -200,11 +195,10 @@ def _compose(template: Template, pair: Pair, made: Rendered) -> str:
     volumes = [volume.replace("$", "$$") for volume in volumes]
     lines = [
         f"# Made by kvpatch {__version__}: docker compose up",
-        "# The image needs LMCache beside vLLM, and the patches of kvpatch: run `kvpatch apply` in",
-        "# a layer of your own on top of it.",
+        *own,
         "services:",
         "  vllm:",
-        f"    image: vllm/vllm-openai:{tag}",
+        f"    image: {image}",
         f"    command: {json.dumps(argv)}",
         "    environment:",
         *(f"      {name}: {json.dumps(value)}" for name, value in environ.items()),
@@ -228,7 +222,7 @@ def _compose(template: Template, pair: Pair, made: Rendered) -> str:
     if made.serve.server:
         lines += [
             "  lmcache:",
-            f"    image: vllm/vllm-openai:{tag}",
+            f"    image: {image}",
             f"    entrypoint: {json.dumps(list(made.serve.server))}",
             '    environment: {PYTHONHASHSEED: "0"}',
             "    network_mode: host",
@@ -241,6 +235,28 @@ def _compose(template: Template, pair: Pair, made: Rendered) -> str:
     return "\n".join([*lines, ""])
 
 
+def _image(pair: Pair) -> tuple[str, list[str]]:
+    """The image, and what has to be known of it as comment lines."""
+    released = f"vllm/vllm-openai:{f'v{pair.vllm.public}' if pair.vllm else 'latest'}"
+    local = [
+        f"{name} {release}"
+        for name, release in (("vLLM", pair.vllm), ("LMCache", pair.lmcache))
+        if release is not None and release.local
+    ]
+    if not local:
+        return released, comment(
+            "The image needs LMCache beside vLLM, and the patches of kvpatch: run `kvpatch apply` "
+            "in a layer of your own on top of it."
+        )
+    # A tag can't have a plus.
+    tag = str(pair.vllm).replace("+", "-") if pair.vllm else "own"
+    name = f"vllm-own:{tag}"
+    return name, comment(
+        f"No public image has {' and '.join(local)}: build one by that name ({name}), on top of "
+        f"{released}, with those wheels in it, or with LMCache and `kvpatch apply`."
+    )
+
+
 def _storage(made: Rendered) -> str:
     """The folder that chunks are kept in; empty for none."""
     import yaml
@@ -250,7 +266,14 @@ def _storage(made: Rendered) -> str:
     return "" if found.startswith("/dev/null") else found
 
 
-def _readme(template: Template, pair: Pair, made: Rendered, names: Sequence[str]) -> str:
+def _readme(
+    template: Template,
+    pair: Pair,
+    made: Rendered,
+    names: Sequence[str],
+    folder: Path,
+    programs: Path | None,
+) -> str:
     lmcache = f"LMCache {pair.lmcache}" if pair.lmcache else "no LMCache"
     vllm = f"vLLM {pair.vllm}" if pair.vllm else "no vLLM named"
     lines = [f"# {template.name}", "", template.purpose.strip(), "", f"For {vllm} and {lmcache}."]
@@ -263,7 +286,8 @@ def _readme(template: Template, pair: Pair, made: Rendered, names: Sequence[str]
         lines += [_NO_MODEL, ""]
     if made.serve.server:
         lines += ["    ./server.sh    # first, and left running"]
-    lines += ["    ./serve.sh", "", made.serve.why, "", "## Files", ""]
+    lines += ["    ./serve.sh", "", *_places(folder, programs), "", made.serve.why]
+    lines += ["", "## Files", ""]
     told = {
         CONFIG_NAME: "LMCache's configuration; every value has its reason above it",
         "vllm.env": "the environment of every vLLM process",

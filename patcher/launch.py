@@ -107,7 +107,7 @@ def parse_script(text: str) -> Launch | None:
             return replace(found, environ={**environ, **found.environ})
         assigned = words[1:] if words[:1] == ["export"] else words
         if assigned and all(_ASSIGNMENT.match(word) for word in assigned):
-            environ.update(_assigned(word) for word in assigned)
+            environ.update(_assigned(word) for word in assigned if not re.search("[$`]", word))
     return None
 
 

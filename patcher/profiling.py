@@ -118,7 +118,7 @@ def run_profile(where: Where, disk: Disk, name: str, asked: Asked) -> Report:
     notes = [*_notes(made), *filter(None, [told])]
     written: list[str] = []
     if form == "bundle" and folder is not None:
-        texts = bundle.files(template, pair, made, folder, bundle.programs_of(where.python))
+        texts = bundle.files(template, pair, made, folder, found.programs)
         bundle.write(folder, texts, force=asked.force)
         written = [str(folder / one) for one in texts]
         notes.insert(0, f"wrote {len(texts)} files to {folder}")
@@ -212,10 +212,15 @@ def _changes(given: tuple[str, ...]) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Found:
-    """What the profile is for; ``taken`` reads the model classes that its LMCache blends."""
+    """What the profile is for.
+
+    ``programs`` is the folder of the environment's commands; None where there is none. ``taken``
+    reads the model classes that its LMCache blends.
+    """
 
     pair: Pair
     schema: Schema
+    programs: Path | None
     taken: Callable[[], tuple[str, ...]] = tuple
 
 
@@ -224,28 +229,31 @@ def _found(template: Template, where: Where, disk: Disk, asked: Asked) -> _Found
 
     lmcache, vllm = version_of("--lmcache", asked.lmcache), version_of("--vllm", asked.vllm)
     free = template.kind == "vllm"
+    programs = bundle.programs_of(where.python)
     if lmcache is not None and not free:
         named = schema_from_index(lmcache, default_cache())
-        return _Found(curable(lmcache, vllm), named, partial(_taken_on_index, lmcache))
+        return _Found(curable(lmcache, vllm), named, programs, partial(_taken_on_index, lmcache))
     if free and vllm is not None:
-        return _Found(Pair(None, vllm), Schema("", {}))
+        return _Found(Pair(None, vllm), Schema("", {}), programs)
     try:
         host = hosts.open_host(where, disk, needs="vllm" if free else "lmcache")
     except KvpatchError as error:
         error.hint += "; or name a pair: --vllm 0.32.0 --lmcache 0.5.6"
         raise
+    if programs is None and vllm is None and (used := host.environment.interpreter) is not None:
+        programs = bundle.programs_of(used.executable)
     beside = host.tree.package("vllm")
     release = vllm or (beside.version if beside else None)
     if free:
-        return _Found(Pair(None, release), Schema("", {}))
+        return _Found(Pair(None, release), Schema("", {}), programs)
     found = host.tree.package("lmcache")
     if found is None:
         raise RuntimeError("LMCache was located, and then was not")
     read = partial(host.tree.content, "lmcache")
     schema, taken = read_schema(read, str(found.version)), partial(taken_by, read)
     if vllm is not None:
-        return _Found(curable(found.version, vllm), schema, taken)
-    return _Found(pair_on(host, found.version, release), schema, taken)
+        return _Found(curable(found.version, vllm), schema, programs, taken)
+    return _Found(pair_on(host, found.version, release), schema, programs, taken)
 
 
 def _taken_on_index(lmcache: Version) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,6 +47,34 @@ def test_compose_mounts_the_file_where_its_variable_says(profile: str) -> None:
     told = ODD.replace("$", "$$")
     assert any(told in volume for volume in service["volumes"]) is load(profile).gds
     assert service["ulimits"] == {"memlock": -1}
+
+
+@pytest.mark.parametrize(
+    ("vllm", "lmcache", "image"),
+    [
+        ("0.32.0", "0.5.6", "vllm/vllm-openai:v0.32.0"),
+        ("0.32.0+kvpatch.6", "0.5.6", "vllm-own:0.32.0-kvpatch.6"),
+        ("0.32.0+cpu.kvpatch.6", "0.5.6+kvpatch.6", "vllm-own:0.32.0-cpu.kvpatch.6"),
+        ("0.32.0", "0.5.6+kvpatch.6.vllm.0.32.0", "vllm-own:0.32.0"),
+    ],
+)
+@pytest.mark.parametrize("profile", ["blend", "mp-cache"])
+def test_compose_names_an_image_that_can_be(
+    profile: str, vllm: str, lmcache: str, image: str
+) -> None:
+    pair = curable(Version(lmcache), Version(vllm))
+    made = render(profile, schema_of("0.5.6"), pair, {})
+    text = files(load(profile), pair, made, Path("/x"))["compose.yaml"]
+    for service in yaml.safe_load(text)["services"].values():
+        assert service["image"] == image
+        # As Docker's reference grammar has it.
+        assert re.fullmatch(r"[a-z0-9/-]+:\w[\w.-]{0,127}", service["image"], re.ASCII)
+    told = " ".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))
+    own = image.startswith("vllm-own")
+    assert ("No public image has" in told) is own
+    assert not own or f"build one by that name ({image})" in told
+    for release in (vllm, lmcache):
+        assert "+" not in release or release in told
 
 
 def test_a_service_waits_for_the_storage_and_may_lock_memory() -> None:

@@ -128,6 +128,13 @@ def test_the_command_is_one_of_several_on_a_line(line: str, flag: str) -> None:
     assert found.model == "m"
 
 
+def test_what_a_script_computes_is_not_taken_for_a_value() -> None:
+    script = 'here=$(pwd)\nexport A="$here/a" B=1\nC=`pwd`\nvllm serve m\n'
+    found = parse_script(script)
+    assert found is not None
+    assert found.environ == {"B": "1"}
+
+
 @pytest.mark.parametrize("text", ["", "A=1\n", "pip install vllm\n", "vllm 'serve m\n", "\0\n"])
 def test_a_script_that_does_not_start_vllm_has_no_command(text: str) -> None:
     assert parse_script(text) is None
