@@ -13,6 +13,7 @@ from packaging.version import Version
 
 from . import bundle, model_fit, templates, ways_out
 from .cache import default_cache
+from .comments import comment
 from .curing import curable, pair_on
 from .env_format import variables
 from .fsops import Disk
@@ -115,7 +116,7 @@ def run_profile(where: Where, disk: Disk, name: str, asked: Asked) -> Report:
 
         check(template, schema, pair, changes, make().text, made.text)
     text = _text(form, template, pair, schema, made)
-    notes = [*_notes(made), *filter(None, [told])]
+    notes = [*_notes(made), *([f"note: {told}"] if told else [])]
     written: list[str] = []
     if form == "bundle" and folder is not None:
         texts = bundle.files(template, pair, made, folder, found.programs)
@@ -281,6 +282,7 @@ def _text(form: str, template: Template, pair: Pair, schema: Schema, made: Rende
         "#",
         "# Start vLLM so:",
         *(f"#   {one}" for one in shell(made.serve.argv).split("\n")),
+        *comment(made.serve.why),
     ]
     named = {name: text for name, text in made.serve.environ.items() if name != CONFIG_VARIABLE}
     return "\n".join(
@@ -295,7 +297,8 @@ def _notes(made: Rendered) -> list[str]:
         state = "not in place" if need.present is False else "not looked at"
         lines.append(f"{state}: {need.what} ({', '.join(need.patches)})")
     lines += [f"first: {hint}" for hint in dict.fromkeys(need.hint for need in missing)]
-    return [*lines, *(f"warning: {one}" for one in made.warnings), *made.notes]
+    lines += [f"warning: {one}" for one in made.warnings]
+    return [*lines, *(f"note: {one}" for one in made.notes)]
 
 
 def _data(name: str, pair: Pair, made: Rendered, settings: Mapping[str, str]) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from . import place
 from .kv_size import GIB
-from .model_runner import BARE, SKIPS, VARIABLE, second_runner_for
+from .model_runner import SKIPS, VARIABLE, second_runner_for
 from .outcome import KvpatchError
 from .sizing import BLOCK, Numbers, Wanted
 from .templates import Pair, Template
@@ -82,15 +82,16 @@ def serving(
         argv.append("--no-enable-prefix-caching")
     if template.kind == "lmcache":
         environ = {CONFIG_VARIABLE: config, **environ}
-        if models := second_runner_for(pair.vllm):
+        models = second_runner_for(pair.vllm)
+        if models:
             environ[VARIABLE] = "0"
-            notes.append(
-                f"{VARIABLE}=0 is set with the command (letter V), which is the simple way: vLLM "
-                f"{pair.vllm} would take Model Runner V2 for {models}, and {SKIPS} there. "
-                f"{BARE.capitalize()} is the other way, and is set too."
-            )
         transfer: dict[str, Any] = {**template.connector(pair), "kv_role": "kv_both"}
         why = _graphs(template, pair, argv, transfer)
+        if models:
+            why += (
+                f" {VARIABLE}=0 (letter V): vLLM {pair.vllm} would take Model Runner V2 for "
+                f"{models}, and {SKIPS} there."
+            )
         argv += ["--kv-transfer-config", json.dumps(transfer)]
     elif template.kind == "server":
         server = _server(pair, made, wanted)

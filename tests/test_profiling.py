@@ -226,8 +226,20 @@ def test_all_that_is_made_sets_what_letter_v_needs(tmp_path: Path, name: str, fo
     assert lines.count("VLLM_USE_V2_MODEL_RUNNER=0") == 1
     start = tmp_path / "out" / "serve.sh" if form == "bundle" else made
     assert '"kv_connector_extra_config": {"use_layerwise": true}' in start.read_text()
-    assert ended.err.count("Model Runner V2") == 1
-    assert "VLLM_USE_V2_MODEL_RUNNER=0 is set with the command" in ended.err
+    # Why stands with the command, once, and not on the terminal each time.
+    told = " ".join(line.lstrip("# ") for line in start.read_text().splitlines())
+    assert told.count("Model Runner V2") == 1
+    assert "Model Runner V2" not in ended.err
+
+
+@pytest.mark.parametrize("form", ["yaml", "env", "serve", "bundle"])
+def test_each_line_beside_the_text_says_what_it_is(tmp_path: Path, form: str) -> None:
+    more = ("--format", form, "-o", tmp_path / "out", "--max-model-len", "999999")
+    ended = kvpatch("profile", "gds-blend", "--vllm", "0.32.0", "--lmcache", "0.4.7", *more)
+    words = {line.split(": ")[1] for line in ended.err.splitlines()}
+    assert {"note", "warning", "first", "not looked at"} <= words
+    rest = words - {"note", "warning", "first", "not looked at"}
+    assert all(word.startswith("wrote ") for word in rest)
 
 
 def test_a_folder_below_the_given_one_is_told_in_one_line(model: Path) -> None:
