@@ -108,19 +108,26 @@ def _instead(context: Context, profile: str) -> str:
 
 def patches(context: Context) -> Iterator[Finding]:
     """Patches that blending needs and that are not in place where it will run."""
-    if not context.blends or context.absence is None:
+    if not context.blends:
+        return
+    key = "enable_blending"
+    if _hopeless(context):
+        message = (
+            f"LMCache {context.schema.version} does not blend with vLLM {context.vllm}, with the "
+            "patches either"
+        )
+        yield context.found(rules.PATCHES, message, key, todo=_instead(context, "blend"))
+        return
+    if context.absence is None:
         return
     found = context.absence()
     if found.patches:
         message = f"here patches for blending are missing ({', '.join(found.patches)})"
-        todo = _APPLY
-        if _hopeless(context):
-            message, todo = f"{message}, and apply refuses this pair", _instead(context, "blend")
-        yield context.found(rules.PATCHES, message, "enable_blending", todo=todo)
+        yield context.found(rules.PATCHES, message, key, todo=_APPLY)
     elif found.unsure:
         message = "whether all patches for blending are in place can't be told"
         todo = "see `kvpatch status`"
-        yield context.found(rules.PATCHES, message, "enable_blending", lower=Level.NOTE, todo=todo)
+        yield context.found(rules.PATCHES, message, key, lower=Level.NOTE, todo=todo)
 
 
 def _hopeless(context: Context) -> bool:

@@ -102,7 +102,9 @@ def _nearest(
     judged: Callable[[Version], Pair],
 ) -> Version | None:
     """The nearest release that fits: right as released before mended, final before prerelease."""
-    place = sum(one < given for one in releases)
+    # A local part, such as +cpu, makes no other release.
+    itself = Version(given.public)
+    place = sum(one < itself for one in releases)
 
     def far(index: int) -> tuple[bool, bool, int, bool, int]:
         pair, release = judged(releases[index]), releases[index]
@@ -115,7 +117,7 @@ def _nearest(
     fitting = (
         index
         for index, one in enumerate(releases)
-        if one != given and can(template, judged(one), shipped)
+        if one != itself and can(template, judged(one), shipped)
     )
     best = min(fitting, key=far, default=None)
     return None if best is None else releases[best]

@@ -51,6 +51,24 @@ def test_a_host_that_lacks_things_is_told_what_to_do(site: Path, tmp_path: Path)
         assert check["todo"] or check["state"] in ("ok", "not checked")
 
 
+def test_every_row_about_the_pair_names_the_same_release(tmp_path: Path) -> None:
+    folder = tmp_path / "env" / "lib" / "python3.11" / "site-packages"
+    folder.mkdir(parents=True)
+    install(folder, "vllm", "0.32.0", {"vllm/__init__.py": "", WORKER: LATE})
+    files = {path: content.decode() for path, content in files_of("0.3.7").items()}
+    install(folder, "lmcache", "0.3.7", {**files, "lmcache/__init__.py": ""})
+    config = tmp_path / "lmcache.yaml"
+    config.write_text("enable_blending: true\nuse_layerwise: true\n")
+    found = rows(kvpatch("doctor", "--site", folder, "--config", config, "--json"))
+    assert (found["pair"]["state"], found["catalogue"]["state"]) == ("fail", "fail")
+    told = [found[name]["todo"].replace(",", " ").split()[:3] for name in ("pair", "catalogue")]
+    assert told[0] == told[1] == ["take", "LMCache", "0.4.7"]
+    refused = kvpatch("profile", "blend", "--site", folder)
+    assert refused.code == 3
+    assert "take LMCache 0.4.7" in refused.err
+    assert "take LMCache 0.4.7" in kvpatch("lint", config, "--site", folder).out
+
+
 def test_a_configuration_is_linted_and_its_model_looked_at(site: Path, tmp_path: Path) -> None:
     config = tmp_path / "lmcache.yaml"
     config.write_text("cufile_buffer_size: 1\nblend_recompute_ratios: [15]\n")

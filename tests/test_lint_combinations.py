@@ -111,18 +111,28 @@ def test_blending_on_a_host_that_lacks_patches_is_a_warning(
     assert off.findings == ()
 
 
-def test_apply_is_named_only_for_a_pair_that_it_does_not_refuse() -> None:
+@pytest.mark.parametrize("absent", [None, Absence(), Absence((), unsure=True), Absence(("KV003",))])
+@pytest.mark.parametrize(
+    ("vllm", "lmcache"), [("0.32.0", "0.4.5"), ("0.32.0", "0.5.6"), ("0.11.0", "0.3.3")]
+)
+def test_a_pair_that_no_patch_cures_is_told_with_what_to_take(
+    vllm: str, lmcache: str, absent: Absence | None
+) -> None:
+    around = Surroundings(vllm=Version(vllm), absence=None if absent is None else lambda: absent)
+    found = lint(parse_yaml(BLEND), schema(lmcache), key_history.load(), around).findings
+    told = [one for one in found if one.rule is rules.PATCHES]
     shipped = pairs.load()
-    for vllm, lmcache in (("0.32.0", "0.4.5"), ("0.32.0", "0.5.6"), ("0.11.0", "0.3.3")):
-        around = Surroundings(vllm=Version(vllm), absence=lambda: Absence(("KV003",)))
-        found = lint(parse_yaml(BLEND), schema(lmcache), key_history.load(), around).findings
-        (told,) = (one for one in found if one.rule is rules.PATCHES)
-        known = shipped.of(Version(vllm), Version(lmcache))
-        assert known is not None
-        assert ("`kvpatch apply`" in told.todo) is known.ok
-        nearest = shipped.nearest(Version(vllm), Version(lmcache))[0]
-        assert known.ok or told.todo.startswith(f"take {' '.join(nearest.split()[:2])}")
-        assert told.message.endswith(told.todo)
+    known = shipped.of(Version(vllm), Version(lmcache))
+    assert known is not None
+    if known.ok:
+        assert len(told) == (absent not in (None, Absence()))
+        assert all("`kvpatch " in one.todo for one in told)
+        return
+    nearest = shipped.nearest(Version(vllm), Version(lmcache))[0]
+    (only_one,) = told
+    assert only_one.level is Level.WARNING
+    assert only_one.todo.startswith(f"take {' '.join(nearest.split()[:2])}")
+    assert only_one.message.endswith(only_one.todo)
 
 
 @pytest.mark.parametrize("there", [None, False])
