@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
-from packaging.version import Version
 
 from . import bundle, model_fit, templates, ways_out
-from .cache import default_cache
 from .comments import comment
-from .curing import curable, pair_on
 from .env_format import variables
 from .fsops import Disk
 from .host import Where
 from .kv_size import width_of
-from .model_checks import MODEL_TABLES, taken_by
+from .made_for import made_for
 from .model_config import Model, read_model, served
 from .outcome import ExitCode, KvpatchError, Report
 from .place import options, quoted
-from .release import read_from_index, schema_from_index, version_of
+from .release import version_of
 from .render import Rendered, header, render
 from .schema import Schema
-from .schema_source import read_schema
 from .serving import CONFIG_VARIABLE, MODEL, shell
 from .sizing import Wanted
 from .templates import Pair, Template
@@ -83,7 +79,8 @@ def run_profile(where: Where, disk: Disk, name: str, asked: Asked) -> Report:
     form = asked.format or ("yaml" if template.kind == "lmcache" else "serve")
     _check(template, form, asked)
     changes = _changes(asked.sets)
-    found = _found(template, where, disk, asked)
+    lmcache, vllm = version_of("--lmcache", asked.lmcache), version_of("--vllm", asked.vllm)
+    found = made_for(template, where, disk, lmcache=lmcache, vllm=vllm)
     pair, schema = found.pair, found.schema
     model, told = None, ""
     if asked.model is not None:
@@ -209,56 +206,6 @@ def _changes(given: tuple[str, ...]) -> Mapping[str, Any]:
                 ExitCode.USAGE,
             ) from None
     return found
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class _Found:
-    """What the profile is for.
-
-    ``programs`` is the folder of the environment's commands; None where there is none. ``taken``
-    reads the model classes that its LMCache blends.
-    """
-
-    pair: Pair
-    schema: Schema
-    programs: Path | None
-    taken: Callable[[], tuple[str, ...]] = tuple
-
-
-def _found(template: Template, where: Where, disk: Disk, asked: Asked) -> _Found:
-    from . import host as hosts
-
-    lmcache, vllm = version_of("--lmcache", asked.lmcache), version_of("--vllm", asked.vllm)
-    free = template.kind == "vllm"
-    programs = bundle.programs_of(where.python)
-    if lmcache is not None and not free:
-        named = schema_from_index(lmcache, default_cache())
-        return _Found(curable(lmcache, vllm), named, programs, partial(_taken_on_index, lmcache))
-    if free and vllm is not None:
-        return _Found(Pair(None, vllm), Schema("", {}), programs)
-    try:
-        host = hosts.open_host(where, disk, needs="vllm" if free else "lmcache")
-    except KvpatchError as error:
-        error.hint += "; or name a pair: --vllm 0.32.0 --lmcache 0.5.6"
-        raise
-    if programs is None and vllm is None and (used := host.environment.interpreter) is not None:
-        programs = bundle.programs_of(used.executable)
-    beside = host.tree.package("vllm")
-    release = vllm or (beside.version if beside else None)
-    if free:
-        return _Found(Pair(None, release), Schema("", {}), programs)
-    found = host.tree.package("lmcache")
-    if found is None:
-        raise RuntimeError("LMCache was located, and then was not")
-    read = partial(host.tree.content, "lmcache")
-    schema, taken = read_schema(read, str(found.version)), partial(taken_by, read)
-    if vllm is not None:
-        return _Found(curable(found.version, vllm), schema, programs, taken)
-    return _Found(pair_on(host, found.version, release), schema, programs, taken)
-
-
-def _taken_on_index(lmcache: Version) -> tuple[str, ...]:
-    return taken_by(read_from_index(lmcache, default_cache(), MODEL_TABLES))
 
 
 def _text(form: str, template: Template, pair: Pair, schema: Schema, made: Rendered) -> str:

@@ -1,0 +1,88 @@
+"""What a profile is made for: a pair that was named, or the installed one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from packaging.version import Version
+
+from . import bundle
+from .cache import default_cache
+from .curing import curable, pair_on
+from .fsops import Disk
+from .host import Where, open_host
+from .model_checks import MODEL_TABLES, taken_by
+from .outcome import KvpatchError
+from .release import read_from_index, schema_from_index
+from .schema import Schema
+from .schema_source import read_schema
+from .templates import Pair, Template
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MadeFor:
+    """What the profile is for.
+
+    ``programs`` is the folder of the environment's commands; None where there is none. ``taken``
+    reads the model classes that its LMCache blends.
+    """
+
+    pair: Pair
+    schema: Schema
+    programs: Path | None
+    taken: Callable[[], tuple[str, ...]] = tuple
+
+
+def made_for(
+    template: Template,
+    where: Where,
+    disk: Disk,
+    *,
+    lmcache: Version | None = None,
+    vllm: Version | None = None,
+) -> MadeFor:
+    """Find what a profile is for.
+
+    Args:
+        template: of the profile.
+        where: the environment.
+        disk: for its journals.
+        lmcache: a release on the index; None for the installed one.
+        vllm: a release to take instead of the installed one.
+
+    Raises:
+        KvpatchError: what locating an environment, and reading the index raise.
+    """
+    free = template.kind == "vllm"
+    programs = bundle.programs_of(where.python)
+    if lmcache is not None and not free:
+        schema = schema_from_index(lmcache, default_cache())
+        return MadeFor(curable(lmcache, vllm), schema, programs, partial(_on_index, lmcache))
+    if free and vllm is not None:
+        return MadeFor(Pair(None, vllm), Schema("", {}), programs)
+    try:
+        host = open_host(where, disk, needs="vllm" if free else "lmcache")
+    except KvpatchError as error:
+        error.hint += "; or name a pair: --vllm 0.32.0 --lmcache 0.5.6"
+        raise
+    if programs is None and vllm is None and (used := host.environment.interpreter) is not None:
+        programs = bundle.programs_of(used.executable)
+    beside = host.tree.package("vllm")
+    release = vllm or (beside.version if beside else None)
+    if free:
+        return MadeFor(Pair(None, release), Schema("", {}), programs)
+    found = host.tree.package("lmcache")
+    if found is None:
+        raise RuntimeError("LMCache was located, and then was not")
+    read = partial(host.tree.content, "lmcache")
+    schema, taken = read_schema(read, str(found.version)), partial(taken_by, read)
+    if vllm is not None:
+        return MadeFor(curable(found.version, vllm), schema, programs, taken)
+    return MadeFor(pair_on(host, found.version, release), schema, programs, taken)
+
+
+def _on_index(lmcache: Version) -> tuple[str, ...]:
+    return taken_by(read_from_index(lmcache, default_cache(), MODEL_TABLES))
