@@ -20,7 +20,7 @@ from .host import Host, Where, open_host
 from .host_checks import host_checks, library_check
 from .launch import Launch, server_of
 from .lint import Surroundings, lint
-from .model_checks import model_checks, separator_check, taken_by
+from .model_checks import model_checks, separator_check
 from .model_config import Model, read_model
 from .outcome import ExitCode, KvpatchError, Report
 from .pair_checks import (
@@ -28,6 +28,7 @@ from .pair_checks import (
     distributions,
     extension_check,
     flashinfer_check,
+    models_of,
     pins_check,
     runner_check,
 )
@@ -254,7 +255,7 @@ def _model(seen: _Seen, asked: Asked, model: Model | None) -> Iterator[Check]:
     if model is None or asked.model is None:
         yield not_checked("model", "none was named", "give --model FOLDER")
         return
-    taken = taken_by(partial(seen.host.tree.content, "lmcache"))
+    taken = models_of(seen.host.tree)
     yield from model_checks(model, taken, cured=seen.pair.cured.get(_ROPE))
     folder = asked.model if asked.model.is_dir() else asked.model.parent
     separator = seen.values.get("blend_special_str")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,8 +14,8 @@ from .cache import default_cache
 from .curing import curable, pair_on
 from .fsops import Disk
 from .host import Where, open_host
-from .model_checks import MODEL_TABLES, taken_by
 from .outcome import KvpatchError
+from .pair_checks import MODEL_TABLES, models_of, models_taken
 from .release import read_from_index, schema_from_index
 from .schema import Schema
 from .schema_source import read_schema
@@ -33,7 +33,7 @@ class MadeFor:
     pair: Pair
     schema: Schema
     programs: Path | None
-    taken: Callable[[], tuple[str, ...]] = tuple
+    taken: Callable[[], Sequence[str]] = tuple
 
 
 def made_for(
@@ -78,11 +78,12 @@ def made_for(
     if found is None:
         raise RuntimeError("LMCache was located, and then was not")
     read = partial(host.tree.content, "lmcache")
-    schema, taken = read_schema(read, str(found.version)), partial(taken_by, read)
+    schema, taken = read_schema(read, str(found.version)), partial(models_of, host.tree)
     if vllm is not None:
         return MadeFor(curable(found.version, vllm), schema, programs, taken)
     return MadeFor(pair_on(host, found.version, release), schema, programs, taken)
 
 
-def _on_index(lmcache: Version) -> tuple[str, ...]:
-    return taken_by(read_from_index(lmcache, default_cache(), MODEL_TABLES))
+def _on_index(lmcache: Version) -> Sequence[str]:
+    tables = map(read_from_index(lmcache, default_cache(), MODEL_TABLES), MODEL_TABLES)
+    return models_taken(next(filter(None, tables), b""))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from .diagnosis import Check, State, fail, not_checked, ok, warn
 from .model_config import Model
-from .pair_checks import MODEL_TABLES, models_taken
 from .probe import Answer
 
+SINCE: Mapping[str, str] = {"Qwen3ForCausalLM": "0.3.9", "Qwen2ForCausalLM": "0.3.10"}
+"""The first LMCache that blends a class, where that is not the first of all."""
 DTYPE = "bfloat16"
 """The one that LMCache blends."""
 
@@ -19,12 +20,6 @@ _LOADED = {
     "module": "install it where vLLM runs, or give --model a folder with a tokenizer.json",
     "": "give --model the folder that vLLM serves, with the tokenizer as it was released",
 }
-
-
-def taken_by(read: Callable[[str], bytes | None]) -> tuple[str, ...]:
-    """The model classes that a release of LMCache blends, by its files; empty where none of them is the table."""
-    tables = (read(path) for path in MODEL_TABLES)
-    return tuple(models_taken(next((table for table in tables if table is not None), b"")))
 
 
 def model_checks(model: Model, taken: Sequence[str], *, cured: bool | None) -> Iterator[Check]:
@@ -63,6 +58,8 @@ def _class(model: Model, taken: Sequence[str]) -> Check:
     if model.architecture in taken:
         return ok(name, f"{model.architecture}, one that this LMCache blends")
     todo = f"take one of: {', '.join(taken)}"
+    if first := SINCE.get(model.architecture):
+        todo = f"take LMCache {first} or newer, or a model of: {', '.join(taken)}"
     return fail(name, f"this LMCache does not blend {model.architecture or 'it'}", todo)
 
 

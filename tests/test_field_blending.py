@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from commands import kvpatch
 from fake_site import install
-from kvpatch.model_checks import models_taken
+from kvpatch.model_checks import SINCE
 from kvpatch.outcome import Outcome
+from kvpatch.pair_checks import models_taken
 from kvpatch.smoke_bench import Engine
 from kvpatch.smoke_checks import judge
 from kvpatch.smoke_measure import failure
@@ -125,6 +126,7 @@ def test_14_the_models_are_those_of_each_release(release: str) -> None:
     wanted += ["Qwen3ForCausalLM"] if version >= Version("0.3.9") else []
     wanted += ["Qwen2ForCausalLM"] if version >= Version("0.3.10") else []
     assert sorted(taken) == sorted(wanted)
+    assert {name for name, first in SINCE.items() if version >= Version(first)} == {*wanted[1:]}
 
 
 @pytest.mark.parametrize(

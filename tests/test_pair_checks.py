@@ -12,6 +12,7 @@ from kvpatch.pair_checks import (
     distributions,
     extension_check,
     flashinfer_check,
+    models_taken,
     pins_check,
     runner_check,
 )
@@ -141,6 +142,12 @@ def test_the_runner_by_default_is_told_by_release(vllm: str, told: str) -> None:
         assert "VLLM_USE_V2_MODEL_RUNNER=0, as the command of `kvpatch profile`" in (
             runner_check(Version(vllm)).todo
         )
+
+
+def test_models_are_read_out_of_the_text_that_names_them() -> None:
+    text = b"if name == \"LlamaForCausalLM\":\n  pass\nelif name == 'Qwen2ForCausalLM': pass\n"
+    assert models_taken(text * 2) == ("LlamaForCausalLM", "Qwen2ForCausalLM")
+    assert models_taken(b"") == ()
 
 
 def test_what_a_folder_has_installed_is_read_by_its_metadata(tmp_path: Path) -> None:

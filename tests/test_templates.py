@@ -65,3 +65,18 @@ def test_every_profile_says_what_it_is_for() -> None:
     assert all(one.purpose for one in profiles())
     blends = {name for name in names() if load(name).blends}
     assert blends == {"blend", "gds-blend"}
+
+
+@pytest.mark.parametrize(
+    ("name", "lmcache", "mended"),
+    [
+        ("gds-blend", "0.4.4", True),
+        ("gds", "0.5.3", True),
+        ("gds", "0.5.4", False),
+        ("blend", "0.4.4", False),
+    ],
+)
+def test_a_release_that_a_newer_one_makes_right_is_known(
+    name: str, lmcache: str, mended: bool
+) -> None:
+    assert load(name).mended(Pair(Version(lmcache), Version("0.32.0"))) is mended
