@@ -25,7 +25,8 @@ from unittest import mock
 
 import libcst
 from kvpatch import codebase, matrix, ranged
-from kvpatch.index import configured, connection, releases
+from kvpatch.connection import connection
+from kvpatch.index import configured, releases
 from kvpatch.supply import FIRST, Request
 from kvpatch.validate import validate
 

@@ -22,8 +22,9 @@ from typing import IO, Any
 
 from .catalogue import load
 from .checking import Checker
+from .connection import connection
 from .fold import Memo, Options
-from .index import Wheel, configured, connection
+from .index import Wheel, configured
 from .matrix import Release, Workshop
 from .remote import RemoteWheel, Traffic
 from .series import discover

@@ -11,7 +11,8 @@ from packaging.tags import Tag, sys_tags
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from .index import TIMEOUT_S, Wheel, configured, connection, missing_extra, no_network, wheels_of
+from .connection import TIMEOUT_S, connection, missing_extra, no_network
+from .index import Wheel, configured, wheels_of
 from .outcome import ExitCode, KvpatchError
 
 if TYPE_CHECKING:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
 import re
 import tempfile
 import time
-from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import (
@@ -27,31 +24,20 @@ from packaging.utils import (
 from packaging.version import InvalidVersion, Version
 
 from . import body
+from .connection import TIMEOUT_S, connection, missing_extra, no_network
 from .digest import sha256
 from .index_config import Index as Index
-from .index_config import certificates, extras
 from .index_config import configured as configured
+from .index_config import extras
 from .outcome import ExitCode, KvpatchError
 
 if TYPE_CHECKING:
     import requests
-    from urllib3.response import BaseHTTPResponse
-
-TIMEOUT_S = 20.0
-"""Without a byte for so long a server is taken to be gone; it is asked three times more."""
 
 MOST_PAGE = 64 * 1024 * 1024
 """The most bytes that a list of releases may have; that of vLLM has less than one million."""
 
-MOST_PAUSE_S = 20.0
-"""So long a server may ask to be left alone before it is tried again; it can ask for a day."""
-
 _SCHEMA = 2
-_LOGIN = {
-    401: "it asks for a login",
-    403: "it refuses this login, or one without",
-    407: "the proxy asks for a login",
-}
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 # A name goes into names of the cache folder; the tags of a wheel's may be anything to its parser.
 _NO_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
@@ -86,41 +72,6 @@ class Wheel:
             KeyError, TypeError, ValueError: it is of none.
         """
         return cls(**{**data, "version": Version(data["version"])})
-
-
-@contextlib.contextmanager
-def connection(index: Index, *, threads: int = 1) -> Iterator[requests.Session]:
-    """A session that keeps its connections, tries again on a busy server, and knows the login.
-
-    Raises:
-        KvpatchError: ``no-validate-extra``, exit 4.
-    """
-    try:
-        import requests
-        from urllib3.util.retry import Retry
-    except ImportError:
-        raise missing_extra() from None
-
-    class Patient(Retry):
-        def get_retry_after(self, response: BaseHTTPResponse) -> float | None:
-            asked = super().get_retry_after(response)
-            return None if asked is None else min(asked, MOST_PAUSE_S)
-
-    busy = Patient(
-        total=3, backoff_factor=0.3, status_forcelist=(429, 500, 502, 503, 504), redirect=10
-    )
-    logins = {one.url: one.login for one in (index, *extras(index).indexes) if one.url}
-    with requests.Session() as session:
-        known_by = certificates(index)
-        session.verify = known_by.authorities or True
-        session.cert = known_by.own
-        for scheme in ("https://", "http://"):
-            adapter = requests.adapters.HTTPAdapter(max_retries=busy, pool_maxsize=threads)
-            session.mount(scheme, adapter)
-        known = {url: login for url, login in logins.items() if login is not None}
-        if known:
-            session.auth = _logins_for(known)
-        yield session
 
 
 def releases(
@@ -210,48 +161,6 @@ def no_cache(folder: Path, error: OSError) -> KvpatchError:
         "no-cache",
         f"{folder} can't be written: {error.strerror}",
         "make room, or set XDG_CACHE_HOME to a folder that can be written",
-        ExitCode.ENVIRONMENT,
-    )
-
-
-def missing_extra() -> KvpatchError:
-    """What to say where the libraries of the extra are not installed."""
-    return KvpatchError(
-        "no-validate-extra",
-        "reading releases from a package index needs libraries that are not installed",
-        'run pip install "kvpatch[validate]"',
-        ExitCode.ENVIRONMENT,
-    )
-
-
-def no_network(what: str, error: Exception) -> KvpatchError:
-    """What to say of a failed request. Of the error only its kind: its text can hold a login."""
-    # What urllib3 gave up for, such as NameResolutionError, is kept inside.
-    reason = getattr(error.args[0], "reason", None) if error.args else None
-    kind = type(error if reason is None else reason).__name__
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    hint = (
-        "check the network, the proxy, the index and the certificates that pip or uv is configured "
-        "with"
-    )
-    if status in _LOGIN:
-        kind = f"HTTP {status}: {_LOGIN[status]}"
-        hint = (
-            "put the login of that host into the URL of the index that pip or uv is configured "
-            "with, or into ~/.netrc"
-        )
-    elif status is not None:
-        kind = f"HTTP {status}"
-    elif kind == "ResponseError":
-        # Such as "too many 503 error responses"; urllib3 says no more in it than that.
-        kind = str(reason)
-    elif type(error) is OSError and "certificate" in str(error):
-        # Such as "..., invalid path: /nowhere"; no address is in it.
-        kind = str(error)
-    return KvpatchError(
-        "no-network",
-        f"{what} could not be read from the package index ({kind})",
-        hint,
         ExitCode.ENVIRONMENT,
     )
 
@@ -376,26 +285,6 @@ def _preference(wheel: Wheel) -> tuple[bool, bool, int, str]:
     else:
         rank = 2 if any("linux" in platform for platform in platforms) else 3
     return False, wheel.yanked, rank, wheel.filename
-
-
-def _logins_for(logins: Mapping[str, tuple[str, str]]) -> requests.auth.AuthBase:
-    import requests
-
-    pairs = {
-        urlsplit(url)[:2]: b64encode(":".join(login).encode()).decode()
-        for url, login in logins.items()
-    }
-
-    class OwnHosts(requests.auth.AuthBase):
-        def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-            pair = pairs.get(urlsplit(request.url or "")[:2])
-            if pair is not None:
-                request.headers["Authorization"] = f"Basic {pair}"
-            elif found := requests.utils.get_netrc_auth(request.url or ""):
-                requests.auth.HTTPBasicAuth(*found)(request)
-            return request
-
-    return OwnHosts()
 
 
 def _kept_place(cache: Path, index: Index, name: str) -> Path:

@@ -13,15 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import body
+from .connection import TIMEOUT_S, connection, no_network
 from .digest import sha256
-from .index import (
-    TIMEOUT_S,
-    Wheel,
-    configured,
-    connection,
-    no_network,
-    write_atomically,
-)
+from .index import Wheel, configured, write_atomically
 from .outcome import ExitCode, KvpatchError
 
 if TYPE_CHECKING:

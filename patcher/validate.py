@@ -15,9 +15,9 @@ from packaging.version import Version
 from .ahead import Reads, reads_of
 from .catalogue import load
 from .checking import Checker
+from .connection import connection
 from .fold import Memo, Options
-from .index import configured, connection
-from .index_config import extras
+from .index_config import configured, extras
 from .matrix import Release, Row, Say, Workshop, summary
 from .outcome import ExitCode, KvpatchError
 from .remote import RemoteWheel, Traffic

@@ -16,8 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvpatch.connection import connection
 from kvpatch.download import fetch
-from kvpatch.index import Wheel, configured, connection, kept_releases, releases
+from kvpatch.index import Wheel, configured, kept_releases, releases
 from kvpatch.outcome import KvpatchError
 from kvpatch.ranged import read_members
 from kvpatch.remote import RemoteWheel

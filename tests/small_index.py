@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from kvpatch.index import configured, connection, releases
+from kvpatch.connection import connection
+from kvpatch.index import configured, releases
 from kvpatch.matrix import Release
 from kvpatch.remote import RemoteWheel
 from pair_stand_in import FILES

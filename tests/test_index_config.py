@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from kvpatch import index_config
-from kvpatch.index import connection, releases
+from kvpatch.connection import connection
+from kvpatch.index import releases
 from kvpatch.index_config import Certificates, Index, certificates, configured, extras
 from kvpatch.outcome import ExitCode, KvpatchError
 from web import Answer, Asked, page, serving

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kvpatch.index import configured, connection
+from kvpatch.connection import connection
+from kvpatch.index import configured
 from kvpatch.matrix import Release
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.remote import RemoteWheel

@@ -1,0 +1,125 @@
+"""The connection to an index and to the hosts of its files: logins, certificates, patience."""
+
+from __future__ import annotations
+
+import contextlib
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from .index_config import Index, certificates, extras
+from .outcome import ExitCode, KvpatchError
+
+if TYPE_CHECKING:
+    import requests
+    from urllib3.response import BaseHTTPResponse
+
+TIMEOUT_S = 20.0
+"""Without a byte for so long a server is taken to be gone; it is asked three times more."""
+
+MOST_PAUSE_S = 20.0
+"""So long a server may ask to be left alone before it is tried again; it can ask for a day."""
+
+_LOGIN = {
+    401: "it asks for a login",
+    403: "it refuses this login, or one without",
+    407: "the proxy asks for a login",
+}
+
+
+@contextlib.contextmanager
+def connection(index: Index, *, threads: int = 1) -> Iterator[requests.Session]:
+    """A session that keeps its connections, tries again on a busy server, and knows the login.
+
+    Raises:
+        KvpatchError: ``no-validate-extra``, exit 4.
+    """
+    try:
+        import requests
+        from urllib3.util.retry import Retry
+    except ImportError:
+        raise missing_extra() from None
+
+    class Patient(Retry):
+        def get_retry_after(self, response: BaseHTTPResponse) -> float | None:
+            asked = super().get_retry_after(response)
+            return None if asked is None else min(asked, MOST_PAUSE_S)
+
+    busy = Patient(
+        total=3, backoff_factor=0.3, status_forcelist=(429, 500, 502, 503, 504), redirect=10
+    )
+    logins = {one.url: one.login for one in (index, *extras(index).indexes) if one.url}
+    with requests.Session() as session:
+        known_by = certificates(index)
+        session.verify = known_by.authorities or True
+        session.cert = known_by.own
+        for scheme in ("https://", "http://"):
+            adapter = requests.adapters.HTTPAdapter(max_retries=busy, pool_maxsize=threads)
+            session.mount(scheme, adapter)
+        known = {url: login for url, login in logins.items() if login is not None}
+        if known:
+            session.auth = _logins_for(known)
+        yield session
+
+
+def missing_extra() -> KvpatchError:
+    """What to say where the libraries of the extra are not installed."""
+    return KvpatchError(
+        "no-validate-extra",
+        "reading releases from a package index needs libraries that are not installed",
+        'run pip install "kvpatch[validate]"',
+        ExitCode.ENVIRONMENT,
+    )
+
+
+def no_network(what: str, error: Exception) -> KvpatchError:
+    """What to say of a failed request. Of the error only its kind: its text can hold a login."""
+    # What urllib3 gave up for, such as NameResolutionError, is kept inside.
+    reason = getattr(error.args[0], "reason", None) if error.args else None
+    kind = type(error if reason is None else reason).__name__
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    hint = (
+        "check the network, the proxy, the index and the certificates that pip or uv is configured "
+        "with"
+    )
+    if status in _LOGIN:
+        kind = f"HTTP {status}: {_LOGIN[status]}"
+        hint = (
+            "put the login of that host into the URL of the index that pip or uv is configured "
+            "with, or into ~/.netrc"
+        )
+    elif status is not None:
+        kind = f"HTTP {status}"
+    elif kind == "ResponseError":
+        # Such as "too many 503 error responses"; urllib3 says no more in it than that.
+        kind = str(reason)
+    elif type(error) is OSError and "certificate" in str(error):
+        # Such as "..., invalid path: /nowhere"; no address is in it.
+        kind = str(error)
+    return KvpatchError(
+        "no-network",
+        f"{what} could not be read from the package index ({kind})",
+        hint,
+        ExitCode.ENVIRONMENT,
+    )
+
+
+def _logins_for(logins: Mapping[str, tuple[str, str]]) -> requests.auth.AuthBase:
+    import requests
+
+    pairs = {
+        urlsplit(url)[:2]: b64encode(":".join(login).encode()).decode()
+        for url, login in logins.items()
+    }
+
+    class OwnHosts(requests.auth.AuthBase):
+        def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+            pair = pairs.get(urlsplit(request.url or "")[:2])
+            if pair is not None:
+                request.headers["Authorization"] = f"Basic {pair}"
+            elif found := requests.utils.get_netrc_auth(request.url or ""):
+                requests.auth.HTTPBasicAuth(*found)(request)
+            return request
+
+    return OwnHosts()
