@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+from packaging.version import Version
+
 from .compat import MEANINGS
 from .pairs import Pairs, table
 from .patch import Patch
@@ -21,6 +25,9 @@ Such a pair needs another build of LMCache, or `--no-deps`. Letter S on a pair t
 only with GDS (LMCache's GPUDirect storage); without GDS nothing fails.
 """
 """What the table of pairs does not tell by itself."""
+SHOWN = (Version("0.32.0"), Version("0.5.6"))
+"""The vLLM and the LMCache of the example of ``apply``."""
+_CATALOGUE = re.compile(r"(?m)^( {4}catalogue   ).*$")
 UNPATCHED = {
     "X": "no patch: refused, with the nearest pair that works",
     "C": "otherwise refused, with the nearest pair that works",
@@ -42,11 +49,17 @@ def with_tables(readme: str, series: Series) -> str:
 def with_pair_table(readme: str, pairs: Pairs) -> str:
     """The README's text with the table of pairs between its two marks made anew.
 
+    So is what the example of ``apply`` says that the catalogue knows of its pair.
+
     Raises:
-        ValueError: where the marks are not both there once.
+        ValueError: where the marks, or that line, are not there once.
     """
     text = f"\nAs validated on {pairs.date}.\n\n{table(pairs)}\n{ABOUT_PAIRS}"
-    return _between(readme, PAIRS_BEGIN, PAIRS_END, text)
+    standing = pairs.standing(*SHOWN)
+    told, count = _CATALOGUE.subn(lambda found: found[1] + standing, readme)
+    if count != 1:
+        raise ValueError("the README must show what apply says of the catalogue once")
+    return _between(told, PAIRS_BEGIN, PAIRS_END, text)
 
 
 def patch_table(series: Series) -> str:
