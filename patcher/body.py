@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 GRACE_S = 60.0
 SLOWEST = 4 * 1024
 """After the grace an answer has to have come faster than that on the whole, in bytes a second."""
+_PIECE = 1 << 20
 
 
 class TooLongError(ValueError):
@@ -15,7 +17,12 @@ class TooLongError(ValueError):
 
 
 def read(raw: Any, most: int) -> bytes:
-    """All bytes of a response of urllib3, its content coding undone.
+    """All bytes of a response of urllib3, its content coding undone; raises as :func:`pieces`."""
+    return b"".join(pieces(raw, most))
+
+
+def pieces(raw: Any, most: int) -> Iterator[bytes]:
+    """The same in pieces, as they come.
 
     Raises:
         TooLongError: there are more than ``most``.
@@ -23,13 +30,13 @@ def read(raw: Any, most: int) -> bytes:
         urllib3.exceptions.HTTPError: the connection breaks, or the coding is not what it says.
     """
     begun = time.monotonic()
-    data = bytearray()
+    got = 0
     # What has come in the meantime, however little, tells how slow it is; urllib3 1 can't.
     piece_of = getattr(raw, "read1", raw.read)
-    while piece := piece_of(most + 1 - len(data), decode_content=True):
-        data += piece
-        if len(data) > most:
+    while piece := piece_of(min(_PIECE, most + 1 - got), decode_content=True):
+        got += len(piece)
+        if got > most:
             raise TooLongError(f"more than {most} bytes")
-        if time.monotonic() - begun > GRACE_S + len(data) / SLOWEST:
+        if time.monotonic() - begun > GRACE_S + got / SLOWEST:
             raise TimeoutError
-    return bytes(data)
+        yield piece

@@ -11,6 +11,7 @@ from packaging.tags import Tag, sys_tags
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
+from . import body
 from .connection import TIMEOUT_S, connection, missing_extra, no_network
 from .index import Wheel, configured, wheels_of
 from .outcome import ExitCode, KvpatchError
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from .installer import Say
 
 MOST = 8 * 1024**3
-_PIECE = 1 << 20
 _STEPS = 10
 
 
@@ -77,6 +77,7 @@ def fetch(wheel: Wheel, folder: Path, say: Say) -> Path:
     """
     try:
         import requests
+        from urllib3.exceptions import HTTPError
     except ImportError:
         raise missing_extra() from None
     if wheel.sha256 is None:
@@ -98,8 +99,7 @@ def fetch(wheel: Wheel, folder: Path, say: Say) -> Path:
                 headers={"Accept-Encoding": "identity"},
             ) as answer:
                 answer.raise_for_status()
-                pieces = answer.iter_content(_PIECE)
-                while (piece := next(pieces, b"")) and got <= most:
+                for piece in body.pieces(answer.raw, most):
                     got += len(piece)
                     digest.update(piece)
                     file.write(piece)
@@ -107,7 +107,9 @@ def fetch(wheel: Wheel, folder: Path, say: Say) -> Path:
                     if wheel.size and step > told:
                         told = step
                         say(f"{wheel.filename}: {got >> 20} of {most >> 20} MiB")
-        except requests.RequestException as error:
+        except body.TooLongError:
+            got = most + 1
+        except (requests.RequestException, HTTPError, TimeoutError) as error:
             raise no_network(wheel.filename, error) from None
     if got > most or digest.hexdigest() != wheel.sha256:
         raise KvpatchError(
