@@ -106,7 +106,6 @@ def test_a_base_that_is_no_program_is_asked(tmp_path: Path) -> None:
 
 @pytest.mark.installers
 def test_uvs_environments_are_known_as_well(tmp_path: Path) -> None:
-    pytest.importorskip("uv")
     command = [sys.executable, "-m", "uv", "venv", "-q", "--python", sys.executable]
     subprocess.run([*command, str(tmp_path / "env")], check=True)
     site = next((tmp_path / "env").glob("lib/python3*/site-packages"))

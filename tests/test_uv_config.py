@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 from kvpatch.index_config import Index, configured, extras
 from kvpatch.uv_config import UvFiles, read
-
-if sys.version_info < (3, 11):
-    pytest.importorskip("tomli")
 
 WHOLE = """
 index-url = "https://old.invalid/simple"
