@@ -61,12 +61,10 @@ def apply(
         KvpatchError: where nothing could be planned at all. What keeps a plan from being applied
             comes back as the refusal; nothing is changed then.
     """
-    from .transaction import commit, recover
+    from .transaction import commit
 
     if host.interrupted and not dry_run:
-        if not while_running:
-            refuse_running(running_in(host))
-        recover(host.places, disk=disk)
+        _recover(host, disk, while_running=while_running)
         host = open_host(host.where, disk)
     try:
         seen = view(host, choice)
@@ -123,15 +121,12 @@ def revert(
     Raises:
         KvpatchError: where a file was changed since, or the environment does not let it happen.
     """
-    from .transaction import recover
     from .transaction import revert as put_back
 
     host = _open_to_revert(where, disk)
     recovered: tuple[Recovered, ...] = ()
     if host.interrupted and not dry_run:
-        if not while_running:
-            refuse_running(running_in(host))
-        recovered = recover(host.places, disk=disk)
+        recovered = _recover(host, disk, while_running=while_running)
         host = _open_to_revert(where, disk)
     put = partial(
         put_back,
@@ -158,6 +153,15 @@ def revert(
     written = bool(files) or done.transaction is not None
     files |= {(file.site, file.path): file for file in done.files}
     return Reverted(host, tuple(files.values()), (*kept, *done.archives), written=written)
+
+
+def _recover(host: Host, disk: Disk, *, while_running: bool) -> tuple[Recovered, ...]:
+    """Put right what a run that was stopped left, but not below a running engine."""
+    from .transaction import recover
+
+    if not while_running:
+        refuse_running(running_in(host))
+    return recover(host.places, disk=disk)
 
 
 def _open_to_revert(where: Where, disk: Disk) -> Host:

@@ -30,8 +30,7 @@ def green_before(baseline: Path | None) -> frozenset[tuple[str, str]]:
     try:
         data = json.loads(content)
         if "rows" in data:
-            known = _catalogue(content).known
-            return frozenset(pair for pair, told in known.items() if told.ok)
+            return _catalogue(content).green
         pairs = data.get("data", data)["pairs"]
         # What was given with --source says nothing of a release of that version that is there too.
         green = {

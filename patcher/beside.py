@@ -12,23 +12,16 @@ from .compat import MEANINGS
 from .index import releases
 from .outcome import ExitCode, KvpatchError
 from .series import Member, Series
-from .tree import PACKAGES, Package
+from .tree import PACKAGES, TITLES, Package, other_than
 
 if TYPE_CHECKING:
     from .pairs import Pairs
-
-TITLES = {"vllm": "vLLM", "lmcache": "LMCache"}
 
 
 def package_of(distribution: str) -> str | None:
     """The package that distributions of such a name hold, where the name tells it."""
     name = canonicalize_name(distribution)
     return next((one for one in PACKAGES if name == one or name.startswith(f"{one}-")), None)
-
-
-def other_than(package: str) -> str:
-    """The package that it runs beside."""
-    return PACKAGES[1 - PACKAGES.index(package)]
 
 
 def deciding(own: Series, release: Version) -> Sequence[Member]:

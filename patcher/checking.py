@@ -9,7 +9,7 @@ from typing import Any
 from .matrix import Release, Row, Say, Workshop
 from .outcome import KvpatchError
 from .supply import Unreadable
-from .tree import PACKAGES
+from .tree import other_than
 from .verdicts import Kept, recalled, remembered
 
 
@@ -47,7 +47,7 @@ class Checker:
 
     def beside(self, release: Release) -> Release:
         """The release that a row is planned beside: whether it needs a patch can depend on that."""
-        return self.newest[PACKAGES[1 - PACKAGES.index(release.package)]]
+        return self.newest[other_than(release.package)]
 
     def complete(self, release: Release, vllm: Sequence[Release]) -> bool:
         """Whether all is kept: its row, and of an LMCache its pairs with all of ``vllm``."""

@@ -23,7 +23,6 @@ from .letters import (
     start_findings,
 )
 from .needs import Pair
-from .outcome import Outcome
 from .tree import PACKAGES, OverlaidTree, ReadableTree
 from .walk import walk
 
@@ -156,8 +155,7 @@ def finding_data(finding: Finding, cures: Sequence[str] = ()) -> dict[str, Any]:
 
 def curing(letter: str, planned: Plan) -> list[str]:
     """The patches of a plan that are there for a letter, where they apply to the pair."""
-    out = (Outcome.OUT_OF_RANGE, Outcome.NOT_NEEDED, Outcome.NOT_INSTALLED)
-    return [p.id for p in planned.patches if letter in p.cures and p.outcome not in out]
+    return [p.id for p in planned.patches if letter in p.cures and not p.outcome.elsewhere]
 
 
 def compat_data(before: Verdict, planned: Plan, then: Verdict) -> dict[str, Any] | None:

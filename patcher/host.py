@@ -16,7 +16,7 @@ from .fsops import Disk
 from .installed import InstalledTree, Site
 from .journal import DistributionState, Journal, Store
 from .locate import Environment, FileFacts, file_facts, locate
-from .outcome import KvpatchError, Outcome
+from .outcome import KvpatchError
 from .patch import Refusal
 from .plan import Options, Plan, plan
 from .series import Selection, discover, select
@@ -152,9 +152,6 @@ _SENTENCES = {
 }
 
 
-_FOR_OTHERS = (Outcome.OUT_OF_RANGE, Outcome.NOT_NEEDED, Outcome.NOT_INSTALLED)
-
-
 @dataclass(frozen=True)
 class View:
     """A host with what a verb planned on it."""
@@ -208,7 +205,7 @@ def view(host: Host, choice: Choice) -> View:
     selection = select(discover(), host.versions, choice.only, choice.skip)
     options = replace(choice.options, known=catalogue_module.load())
     planned = plan(selection.series, host.tree, options)
-    meant = {p.id for p in planned.patches if p.outcome not in _FOR_OTHERS}
+    meant = {p.id for p in planned.patches if not p.outcome.elsewhere}
     taken_out = () if planned.refused else tuple(sorted(host.in_place - meant))
     stuck = {
         path: tuple(sorted(ids - meant)) for path, ids in host.in_edited.items() if ids - meant

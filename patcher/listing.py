@@ -8,9 +8,10 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
+from .tree import TITLES, other_than
+
 _FEW_PAIRS = 20
 _FEW_RELEASES = 10
-_TITLES = {"vllm": "vLLM", "lmcache": "LMCache"}
 
 STARS = "*: with launch settings, letter V"
 ELSEWHERE = "which pairs blend: --html FILE or --markdown FILE writes them, and their notes"
@@ -50,7 +51,7 @@ class Listing:
     def sources(self) -> list[str]:
         """What stands behind ``(source)``."""
         told = {
-            f"(source) {_TITLES[package]} {pair[package]}: {name}": None
+            f"(source) {TITLES[package]} {pair[package]}: {name}": None
             for pair in self.pairs
             for package, name in pair.get("sources", {}).items()
         }
@@ -58,7 +59,7 @@ class Listing:
 
     def text(self) -> list[str]:
         """As many lines as one likes to read, or where to see what they would say."""
-        counts = {package: len(self._labels(package)) for package in _TITLES}
+        counts = {package: len(self._labels(package)) for package in TITLES}
         few = [package for package, count in counts.items() if count <= _FEW_RELEASES]
         if len(self.pairs) <= _FEW_PAIRS:
             lines = self._each()
@@ -70,7 +71,7 @@ class Listing:
 
     def green(self, package: str, release: str) -> str:
         """What blends with one release after apply, in spans; marks hold for a whole span."""
-        other = "lmcache" if package == "vllm" else "vllm"
+        other = other_than(package)
         mine = [pair for pair in self.pairs if label(pair, package) == release]
         place = {found: number for number, found in enumerate(self._labels(other))}
         green = [pair for pair in mine if pair["ok"]]
@@ -108,8 +109,8 @@ class Listing:
 
     def _compact(self, package: str) -> list[str]:
         """Each release of one package with all that blends with it."""
-        other = "lmcache" if package == "vllm" else "vllm"
-        rows = [(_TITLES[package], f"{_TITLES[other]} that blends with it after apply")]
+        other = other_than(package)
+        rows = [(TITLES[package], f"{TITLES[other]} that blends with it after apply")]
         rows += [(release, self.green(package, release)) for release in self._labels(package)]
         stars = any(pair["ok"] and pair["settings"] for pair in self.pairs)
         return [*_aligned(rows), *([STARS] if stars else [])]

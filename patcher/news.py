@@ -9,15 +9,13 @@ from .baseline import regressions
 from .matrix import Row
 from .outcome import KvpatchError
 from .pairs import Pairs
-from .tree import PACKAGES
+from .tree import TITLES, other_than
 from .validate import Matrix
 
 # A title may have 256 characters, a text 65,536.
 TITLE = 256
 NAMED_IN_TITLE = 4
 LISTED = 100
-
-_NAMES = {"vllm": "vLLM", "lmcache": "LMCache"}
 
 
 def issue(matrix: Matrix, errors: Sequence[KvpatchError], known: Pairs) -> str | None:
@@ -29,8 +27,7 @@ def issue(matrix: Matrix, errors: Sequence[KvpatchError], known: Pairs) -> str |
         known: the catalogue that came with this kvpatch.
     """
     new = [row for row in matrix.rows if row.version not in _releases(known, row.package)]
-    green = frozenset(pair for pair, told in known.known.items() if told.ok)
-    lost = [error.message for error in regressions(matrix, green)]
+    lost = [error.message for error in regressions(matrix, known.green)]
     others = [error for error in errors if error.code != "regression"]
     if not new and not lost and not others:
         return None
@@ -44,7 +41,7 @@ def issue(matrix: Matrix, errors: Sequence[KvpatchError], known: Pairs) -> str |
     lines += [f"Compared with the catalogue of {known.date}.", ""]
     for row in new:
         lines += [
-            f"## {_NAMES[row.package]} {row.version}",
+            f"## {TITLES[row.package]} {row.version}",
             "",
             *_row(row),
             *_pairs(row, matrix),
@@ -63,7 +60,7 @@ def _releases(known: Pairs, package: str) -> Mapping[str, str]:
 
 
 def _named(rows: Sequence[Row], word: str) -> Iterator[str]:
-    names = [f"{_NAMES[row.package]} {row.version}" for row in rows]
+    names = [f"{TITLES[row.package]} {row.version}" for row in rows]
     if len(names) > NAMED_IN_TITLE:
         names = [*names[:NAMED_IN_TITLE], f"{len(names) - NAMED_IN_TITLE} more"]
     if names:
@@ -106,14 +103,14 @@ def _short(title: str) -> str:
 
 def _pairs(row: Row, matrix: Matrix) -> Iterator[str]:
     mine = [pair for pair in matrix.pairs if pair[row.package] == row.version]
-    other = PACKAGES[1 - PACKAGES.index(row.package)]
+    other = other_than(row.package)
     green = [_star(pair, other) for pair in mine if pair["ok"]]
     told = f"{green[0]} to {green[-1]}" if len(green) > 3 else ", ".join(green)
-    counted = f"- blends with {len(green)} of {len(mine)} releases of {_NAMES[other]}"
+    counted = f"- blends with {len(green)} of {len(mine)} releases of {TITLES[other]}"
     yield f"{counted}: {told}" if told else counted
     if mine and not green:
         last = mine[-1]
-        yield f"- with {_NAMES[other]} {last[other]} the letters {' '.join(last['after'])} stay"
+        yield f"- with {TITLES[other]} {last[other]} the letters {' '.join(last['after'])} stay"
 
 
 def _star(pair: Mapping[str, Any], other: str) -> str:

@@ -41,14 +41,24 @@ class Outcome(str, Enum):
         return self in _FINE
 
     @property
+    def in_place(self) -> bool:
+        """Whether its work is done, by kvpatch or by others."""
+        return self in _IN_PLACE
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it is for other releases, pairs or distributions than the installed ones."""
+        return self in _ELSEWHERE
+
+    @property
     def refused(self) -> bool:
         """Whether it keeps the whole plan from being applied."""
         return self in _REFUSED
 
 
-_FINE = frozenset(
-    {Outcome.APPLIED, Outcome.ALREADY, Outcome.ABSORBED, Outcome.NOT_NEEDED, Outcome.OUT_OF_RANGE}
-)
+_IN_PLACE = frozenset({Outcome.APPLIED, Outcome.ALREADY, Outcome.ABSORBED})
+_ELSEWHERE = frozenset({Outcome.OUT_OF_RANGE, Outcome.NOT_NEEDED, Outcome.NOT_INSTALLED})
+_FINE = _IN_PLACE | {Outcome.NOT_NEEDED, Outcome.OUT_OF_RANGE}
 _REFUSED = frozenset({Outcome.MISSING, Outcome.AMBIGUOUS, Outcome.FOREIGN, Outcome.CONFLICT})
 
 SEVERITY: tuple[Outcome, ...] = (

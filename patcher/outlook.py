@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,9 +136,11 @@ def _answer(found: Outlook, apply: str) -> str:
         return "no, not even with the patches this kvpatch has"
     settings = ", with the settings named above" if found.after.settings else ""
     seen = found.seen
-    pending = [p.id for p in seen.plan.patches if p.outcome is Outcome.PENDING]
-    beside = seen.left_out if not found.before.green else (*pending, *seen.left_out)
-    rest = f"; not in place: {', '.join(beside)}, which no letter tells of" if beside else ""
     if found.before.green:
-        return f"yes{settings}{rest}"
-    return f"after {apply}{settings}{rest.replace('not in place', 'without')}"
+        pending = [p.id for p in seen.plan.patches if p.outcome is Outcome.PENDING]
+        return f"yes{settings}{_untold('not in place', (*pending, *seen.left_out))}"
+    return f"after {apply}{settings}{_untold('without', seen.left_out)}"
+
+
+def _untold(how: str, patches: Sequence[str]) -> str:
+    return f"; {how}: {', '.join(patches)}, which no letter tells of" if patches else ""

@@ -89,6 +89,11 @@ class Pairs:
         told = {pair: _known(state) for pair, state in self.texts.items()}
         return {pair: known for pair, known in told.items() if known is not None}
 
+    @property
+    def green(self) -> frozenset[tuple[str, str]]:
+        """The pairs that blend with the patches, by their two releases."""
+        return frozenset(pair for pair, _ in self._green)
+
     def of(self, vllm: Version, lmcache: Version) -> Known | None:
         """What is known of a pair; a local part (``+cpu``) names another build of a release."""
         row, releases = self.rows.get(lmcache.public), list(self.vllm)

@@ -52,8 +52,8 @@ class Plan:
     @property
     def goal_holds(self) -> bool:
         """Whether a cure of the missing registration is in place or pending."""
-        met = (Outcome.ALREADY, Outcome.APPLIED, Outcome.ABSORBED, Outcome.PENDING)
-        return any(GOAL in patch.cures and patch.outcome in met for patch in self.patches)
+        cures = [patch.outcome for patch in self.patches if GOAL in patch.cures]
+        return any(outcome.in_place or outcome is Outcome.PENDING for outcome in cures)
 
     @property
     def changes(self) -> tuple[FilePlan, ...]:

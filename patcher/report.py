@@ -13,7 +13,7 @@ from .host import Standing, View, Where
 from .locate import FileFacts, LinkKind
 from .outcome import Outcome
 from .plan import PatchPlan, Plan
-from .report_data import in_the_way, patched, revertible
+from .report_data import in_the_way, patched, refused_for, revertible
 from .series import Member
 from .staleness import PUT_BACK, STALE
 from .tree import Package
@@ -134,8 +134,8 @@ def _patched_answer(
         return f"yes, but {whose}: apply leaves it as it is"
     if pending := ids[Outcome.PENDING]:
         have = f", only with {', '.join(ours)}" if ours else ""
-        if stuck := [letter for letter in (known or {}).get("after") or () if letter in "XC"]:
-            return f"no{have}; `kvpatch apply` would refuse the pair, for letter {stuck[0]} stays"
+        if letter := refused_for(known):
+            return f"no{have}; `kvpatch apply` would refuse the pair, for letter {letter} stays"
         return f"no{have}; `kvpatch apply` would put in {', '.join(pending)}"
     return "no, and no chosen patch is for this release"
 

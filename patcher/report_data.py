@@ -86,14 +86,10 @@ def file_data(file: FilePlan) -> dict[str, Any]:
 
 def patched(plan: Plan) -> bool:
     """Whether the plan has nothing more to put in, and each cure for this pair is in place."""
-    done = (Outcome.ALREADY, Outcome.APPLIED, Outcome.ABSORBED)
-    cures = [patch for patch in plan.patches if patch.cures]
-    met = [patch for patch in cures if patch.outcome in done]
-    if not met or any(patch.outcome is Outcome.PENDING for patch in plan.patches):
+    cures = [patch.outcome for patch in plan.patches if patch.cures]
+    if any(patch.outcome is Outcome.PENDING for patch in plan.patches):
         return False
-    return all(
-        patch.outcome in (*done, Outcome.OUT_OF_RANGE, Outcome.NOT_NEEDED) for patch in cures
-    )
+    return any(one.in_place for one in cures) and all(one.fine for one in cures)
 
 
 def revertible(standings: Sequence[Standing]) -> bool:
@@ -130,6 +126,12 @@ def pair_data(versions: Mapping[str, Version]) -> dict[str, Any] | None:
         "standing": shipped.standing(*pair),
         "nearest": [] if known and known.ok else list(shipped.nearest(*pair)),
     }
+
+
+def refused_for(known: Mapping[str, Any] | None) -> str | None:
+    """The letter for which apply refuses a pair, of what :func:`pair_data` knows of it."""
+    after = known["after"] if known else None
+    return next((letter for letter in after or () if letter in ("X", "C")), None)
 
 
 def member_data(member: Member) -> Mapping[str, Any]:

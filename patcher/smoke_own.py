@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .diagnosis import State
-from .model_checks import model_checks
+from .model_checks import incurable
 from .model_config import read_model
 from .outcome import ExitCode, KvpatchError
 from .tokenizer_probe import FILES
@@ -55,9 +54,8 @@ def see_to(folder: Path, taken: Sequence[str]) -> None:
             ``no-weights`` (exit 4).
     """
     # How far a scaled rope is cured is what the smoke is to show.
-    for check in model_checks(read_model(folder), taken, cured=True):
-        if check.state is State.FAIL and check.name in ("model", "layers"):
-            raise unsupported(f"{folder.name}: {check.reason}", check.todo)
+    for check in incurable(read_model(folder), taken, curable=True):
+        raise unsupported(f"{folder.name}: {check.reason}", check.todo)
     for what, names, missing in (
         ("tokenizer", FILES, "there is no tokenizer in {}, such as tokenizer.json"),
         ("weights", WEIGHTS, "there are no weights in {}, such as model.safetensors"),

@@ -11,6 +11,14 @@ from packaging.version import Version
 
 PACKAGES = ("vllm", "lmcache")
 """The packages whose files patches may touch."""
+TITLES: Mapping[str, str] = {"vllm": "vLLM", "lmcache": "LMCache"}
+"""What the two are called in sentences."""
+
+
+def other_than(package: str) -> str:
+    """The package that it runs beside."""
+    return PACKAGES[1 - PACKAGES.index(package)]
+
 
 FORK = "kvpatch"
 """What the local version of a wheel that ``kvpatch fork`` wrote has in it, before its number."""

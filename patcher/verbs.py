@@ -13,7 +13,7 @@ from . import application, place, refusals
 from . import host as hosts
 from .fsops import Disk
 from .host import Choice, View, Where
-from .outcome import ExitCode, KvpatchError, Outcome, Report
+from .outcome import ExitCode, KvpatchError, Report
 from .plan import FilePlan, Plan
 from .report import (
     command,
@@ -28,7 +28,7 @@ from .report import (
     taken_out_lines,
     written_lines,
 )
-from .report_data import member_data, pair_data, plan_data
+from .report_data import member_data, pair_data, plan_data, refused_for
 from .series import discover
 
 if TYPE_CHECKING:
@@ -213,8 +213,7 @@ def _profile(plan: Plan, found: Outlook | None) -> str | None:
     """The profile to go on with after an apply; None where the pair does not blend."""
     if found is not None and found.after.complete and not found.after.green:
         return None
-    done = (Outcome.APPLIED, Outcome.ALREADY, Outcome.ABSORBED)
-    gds = any(patch.id == _FOR_GDS and patch.outcome in done for patch in plan.patches)
+    gds = any(patch.id == _FOR_GDS and patch.outcome.in_place for patch in plan.patches)
     return "gds-blend" if gds or found is None else "blend"
 
 
@@ -241,11 +240,10 @@ def _no_diff(seen: View) -> str:
 
 def _refused_pair(seen: View, choice: Choice) -> tuple[str, ...]:
     """That apply would refuse the pair, as far as the catalogue tells."""
-    known = pair_data(seen.host.versions) or {}
-    stay = [letter for letter in known.get("after") or () if letter in "XC"]
-    if not stay or choice.only:
+    letter = refused_for(pair_data(seen.host.versions))
+    if letter is None or choice.only:
         return ()
-    return (f"apply would refuse this pair, for letter {stay[0]} stays",)
+    return (f"apply would refuse this pair, for letter {letter} stays",)
 
 
 def _apply(choice: Choice) -> str:
