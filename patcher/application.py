@@ -136,7 +136,12 @@ def revert(
         current=host.tree.distribution_states,
         pycache_prefixes=bytecode_prefixes(host.environment),
     )
-    ahead = put(dry_run=True)
+    try:
+        ahead = put(dry_run=True)
+    except KvpatchError as error:
+        if any(one.moved for one in recovered):
+            error.message += "; what else a stopped run left was put right"
+        raise
     if ahead.files and not while_running:
         refuse_running(running_in(host))
     for file in ahead.files:
@@ -147,7 +152,7 @@ def revert(
     recovered += done.recovered
     kept = tuple(path for one in recovered for path in one.archives)
     if not done.files:
-        refuse_orphans(host, kept)
+        refuse_orphans(host)
     # What a crash left is put right first, and often that is all of it.
     files = {(file.site, file.path): file for one in recovered for file in one.moved}
     written = bool(files) or done.transaction is not None

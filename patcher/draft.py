@@ -278,5 +278,5 @@ def _current(
     place: SiteState, journal: Journal, given: Mapping[str, DistributionState]
 ) -> dict[str, DistributionState]:
     """The distributions as installed now: as told, else as the site folder says."""
-    unknown = frozenset(journal.distributions) - frozenset(given)
+    unknown = frozenset(journal.patched) - frozenset(given)
     return {**(installed(place.real, unknown) if unknown else {}), **given}

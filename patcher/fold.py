@@ -12,6 +12,7 @@ from packaging.version import Version
 from .digest import sha256
 from .edits import imports_at_load
 from .judgements import Parsed, asked, judge, parsed
+from .ledger import MARK
 from .outcome import Outcome
 from .patch import Faithful, Judgement, Patch, Refusal, Target
 from .strangers import Stranger, besides, differences
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 _LARGEST = 1_000_000
 """Bytes of the largest text that is judged; the largest file a patch names has 0.2 MB."""
-
-MARK = b"# kvpatch KV"
-"""What every file that kvpatch rewrote holds: each patch says in a comment what it inserted."""
 
 _Fault = tuple[str, Refusal]
 """The id of the patch that can't go in, and why."""

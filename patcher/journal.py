@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,7 @@ __all__ = [
     "Step",
     "Store",
     "check_path",
+    "new_transaction",
     "state_directory",
 ]
 
@@ -40,6 +42,11 @@ ARCHIVE = "archive"
 HOME = ".kvpatch"
 
 _PYTHON = re.compile(r"python\d+\.\d+t?")
+
+
+def new_transaction() -> str:
+    """A name that no other transaction has: the time, and something random."""
+    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(4).hex()}"
 
 
 def state_directory(site: Path, state: Path | None = None) -> Path:

@@ -17,6 +17,9 @@ SCHEMA = 1
 PHASES = ("applied", "applying", "reverting")
 BASES = ("pristine", "foreign", "unverified")
 
+MARK = b"# kvpatch KV"
+"""What every file that kvpatch rewrote holds: each patch says in a comment what it inserted."""
+
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _TRANSACTION = re.compile(r"[0-9A-Za-z-]{1,64}")
 _AGAIN = "reinstall the patched distributions, move that folder aside, then run kvpatch apply"
@@ -102,6 +105,11 @@ class Journal:
     def known(self) -> tuple[Entry, ...]:
         """Every entry, those of the journal before an unfinished run last."""
         return (*self.entries.values(), *(self.former.known if self.former else ()))
+
+    @property
+    def patched(self) -> dict[str, DistributionState]:
+        """The distributions as they were patched, with those before an unfinished run."""
+        return {**(self.former.patched if self.former else {}), **self.distributions}
 
     def ours(self, path: str, digest: str) -> Entry | None:
         """The entry that says kvpatch wrote bytes of this digest there."""

@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import archive
+from .aftermath import edited, finish
 from .draft import FileReport
 from .fsops import Disk, Shape, environment_errors, look
-from .journal import Journal, Store, state_directory
+from .journal import Entry, Journal, Store, state_directory
 from .outcome import ExitCode, KvpatchError
 from .staleness import MISSING, PUT_BACK
 from .steps import SiteState, settle_names, stage, switch, unstage
@@ -30,8 +31,9 @@ class Recovered:
     """What was done about one unfinished transaction.
 
     ``files`` are where they shall be; ``moved`` says what was written of them now. ``conflicts``
-    are the files that someone else changed meanwhile; they were left alone, and the journal with
-    its originals is in ``archives``.
+    are the files that someone else changed meanwhile; they were left alone. A journal goes on
+    speaking of those that hold what kvpatch inserted, so that a revert can put the originals back;
+    for the others the journal with its originals is in ``archives``.
     """
 
     transaction: str
@@ -179,18 +181,20 @@ def resolve(group: Sequence[SiteState], sample: Journal, disk: Disk, *, forward:
     conflicts: list[str] = []
     archives: list[Path] = []
     moved: list[FileReport] = []
-    for place, journal in members.values():
+    held: dict[str, dict[str, Entry]] = {}
+    for key, (place, journal) in members.items():
         settled, clashing, written = _bring(disk, place, journal, forward=forward)
-        touched += settled
+        touched += [str(place.real / path) for path in settled]
         moved += written
-        conflicts += clashing
-        if clashing:
+        conflicts += [str(place.real / path) for path in clashing]
+        held[key] = edited(disk, place, journal, clashing)
+        if set(clashing) - set(held[key]):
             archives.append(archive.keep(place.store, journal))
     lead = sample.participants[:1]
     coordinator_last = forward and sample.phase == "reverting"
     for key in sorted(members, key=lambda key: (key in lead) == coordinator_last):
         place, journal = members[key]
-        finish(place, journal, forward=forward)
+        finish(place, journal, forward=forward, edited=held[key])
     return Recovered(
         sample.transaction,
         FINISHED if forward else ROLLED_BACK,
@@ -201,20 +205,17 @@ def resolve(group: Sequence[SiteState], sample: Journal, disk: Disk, *, forward:
     )
 
 
-def finish(place: SiteState, journal: Journal, *, forward: bool) -> None:
-    """Write what the journal is after an unfinished transaction."""
-    final = replace(journal, phase="applied", steps={}, former=None) if forward else journal.former
-    if final is None or (journal.phase == "reverting" and not final.entries):
-        place.store.remove()
-    else:
-        place.store.write(final)
-
-
 def _bring(
     disk: Disk, place: SiteState, journal: Journal, *, forward: bool
 ) -> tuple[list[str], list[str], list[FileReport]]:
-    """Bring the files of one site folder where they shall be, but none that others changed."""
-    touched, conflicts, moved = [], [], []
+    """Bring the files of one site folder where they shall be, but none that others changed.
+
+    Returns:
+        the paths that are there, those left alone, and what was written.
+    """
+    touched: list[str] = []
+    conflicts: list[str] = []
+    moved: list[FileReport] = []
     name = journal.transaction
     for path, step in journal.steps.items():
         source, goal = (step.before, step.after) if forward else (step.after, step.before)
@@ -223,7 +224,7 @@ def _bring(
         except KvpatchError as error:
             if error.exit_code is not ExitCode.REFUSED:
                 raise
-            conflicts.append(str(place.real / path))
+            conflicts.append(path)
             if error.code != "linked-folder":
                 unstage(disk, place, path, name)
             continue
@@ -231,14 +232,14 @@ def _bring(
         if now == (goal.digest if goal else None):
             touched.append(path)
         elif now != (source.digest if source else None):
-            conflicts.append(str(place.real / path))
+            conflicts.append(path)
         elif not forward or journal.phase == "reverting":
             # An apply that goes forward was in place: someone put the former bytes back since.
             _put(disk, place, path, source, goal, name)
             touched.append(path)
             moved.append(_told(place, journal, path, source, goal))
     settle_names(disk, place, touched, journal.prefixes, strict=forward)
-    return [str(place.real / path) for path in touched], conflicts, moved
+    return touched, conflicts, moved
 
 
 def _told(

@@ -151,15 +151,11 @@ def check_journals(stores: Iterable[Store]) -> None:
             raise KvpatchError("state-not-writable", why, hint, ExitCode.ENVIRONMENT)
 
 
-def refuse_orphans(host: Host, archives: Sequence[Path] = ()) -> None:
+def refuse_orphans(host: Host) -> None:
     """See that no file holds what kvpatch inserted where no journal says how to take it out.
 
-    Args:
-        host: where to look.
-        archives: where a journal went that a file no longer fits.
-
     Raises:
-        KvpatchError: ``no-journal``; ``changed-since`` where an archive has the original.
+        KvpatchError: ``no-journal``.
     """
     if "vllm" not in host.environment.packages:
         return
@@ -169,13 +165,6 @@ def refuse_orphans(host: Host, archives: Sequence[Path] = ()) -> None:
         # A host that can't be planned on has nothing that a journal could take out either.
         return
     for file in files:
-        if file.orphaned and archives:
-            raise KvpatchError(
-                "changed-since",
-                f"{file.path} was changed since a run stopped half way, and is left as it is; "
-                "what else that run left was put right",
-                f"reinstall {file.distribution}; the original is kept in {archives[0]}",
-            )
         if file.orphaned:
             raise KvpatchError(
                 "no-journal",

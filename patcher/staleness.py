@@ -50,7 +50,7 @@ def staleness(
 
 def replaced(journal: Journal, name: str, current: Mapping[str, DistributionState]) -> bool:
     """Whether a distribution is another installation than the one that was patched, or gone."""
-    then = journal.distributions.get(name)
+    then = journal.patched.get(name)
     return then is None or not then.same(current.get(name))
 
 

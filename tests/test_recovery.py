@@ -317,6 +317,53 @@ def test_a_file_that_others_changed_since_the_crash_is_left_alone_and_named(
     check_clean(host)
 
 
+EDITED = b"# kvpatch KV001: what it inserted, and theirs on top\n"
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if not name.startswith("smaller")])
+def test_an_edit_on_top_of_what_a_stopped_run_wrote_is_given_up_by_force_alone(
+    name: str, host_root: Path
+) -> None:
+    host = prepared(host_root, name)
+    crash_midway(host, name)
+    host.path(WORKER).write_bytes(EDITED)
+    for _ in range(2):
+        with pytest.raises(KvpatchError) as refused:
+            host.revert()
+        assert (refused.value.code, host.read(WORKER)) == ("changed-since", EDITED)
+        check_clean(host)
+    report = host.revert(force=True)
+    assert host.contents() == ORIGINALS
+    (archive,) = report.archives
+    assert (archive / "found" / WORKER).read_bytes() == EDITED
+    assert host.revert(force=True).files == ()
+    check_clean(host)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("name", ["first apply, two sites", "revert, two sites"])
+def test_killed_anywhere_in_a_recovery_an_edit_can_still_be_given_up(
+    name: str, host_root: Path, quick: None
+) -> None:
+    for n in count(1):
+        host = prepared(host_root / str(n), name)
+        crash_midway(host, name)
+        host.path(WORKER).write_bytes(EDITED)
+        try:
+            host.recover(Dying(n))
+        except Killed:
+            host.recover()
+        else:
+            break
+        assert host.read(WORKER) == EDITED
+        assert host.read(TRACKER) in (ORIGINALS[TRACKER], BOTH[TRACKER])
+        host.revert(force=True)
+        assert host.contents() == ORIGINALS
+        check_clean(host)
+        shutil.rmtree(host.root)
+    assert n > 10
+
+
 @pytest.mark.parametrize("name", ["first apply", "update", "revert"])
 def test_a_distribution_reinstalled_since_the_crash_stays_as_installed(
     name: str, host_root: Path

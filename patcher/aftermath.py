@@ -1,0 +1,86 @@
+"""What a journal says when an unfinished transaction has come to its end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from .fsops import Disk, look
+from .journal import Entry, Journal, new_transaction
+from .ledger import MARK
+from .outcome import KvpatchError
+from .staleness import CHANGED, installed, staleness
+from .steps import SiteState
+
+
+def finish(
+    place: SiteState,
+    journal: Journal,
+    *,
+    forward: bool,
+    edited: Mapping[str, Entry] | None = None,
+) -> None:
+    """Write what the journal is after an unfinished transaction.
+
+    Args:
+        place: the site folder.
+        journal: the unfinished one.
+        forward: whether the transaction was finished, not rolled back.
+        edited: the files that hold what kvpatch inserted, and that it did not touch.
+    """
+    final = replace(journal, phase="applied", steps={}, former=None) if forward else journal.former
+    if final is not None and journal.phase == "reverting" and not final.entries:
+        final = None
+    lost = {
+        path: entry
+        for path, entry in (edited or {}).items()
+        if final is None or path not in final.entries
+    }
+    if lost:
+        final = _with(final, journal, place, lost)
+    if final is None:
+        place.store.remove()
+    else:
+        place.store.write(final)
+
+
+def edited(
+    disk: Disk, place: SiteState, journal: Journal, paths: Iterable[str]
+) -> dict[str, Entry]:
+    """The entries of those files that hold what kvpatch inserted, of the same installation."""
+    states = staleness(journal, installed(place.real, frozenset(journal.patched)), disk)
+    entries = {entry.path: entry for entry in reversed(journal.known)}
+    return {
+        path: entries[path]
+        for path in paths
+        if states.get(path) == CHANGED and MARK in _content(disk, place, path)
+    }
+
+
+def _with(
+    final: Journal | None, journal: Journal, place: SiteState, lost: Mapping[str, Entry]
+) -> Journal:
+    """The journal that speaks of those files, too."""
+    if final is None:
+        # Another name than the transaction's: the others in it must not take it for decided.
+        name = new_transaction()
+        final = replace(journal, transaction=name, participants=(place.key,), phase="applied")
+        final = replace(final, distributions={}, entries={}, steps={}, former=None)
+    known = journal.patched
+    named = {entry.distribution for entry in lost.values()}
+    return replace(
+        final,
+        distributions={
+            **{name: known[name] for name in sorted(named) if name in known},
+            **final.distributions,
+        },
+        entries={**final.entries, **lost},
+    )
+
+
+def _content(disk: Disk, place: SiteState, path: str) -> bytes:
+    with contextlib.suppress(KvpatchError):
+        found = look(disk, place.real, path)
+        return found.content if found else b""
+    return b""
