@@ -15,6 +15,9 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 WORKFLOW = CHECKOUT / ".github" / "workflows" / "validate.yml"
 ISSUE = CHECKOUT / ".ci" / "issue.sh"
 
+# Runners have no Node 20 since September 2026; an action made for it does not start.
+FIRST_ON_NODE_24 = {"checkout": 5, "setup-python": 6, "upload-artifact": 6, "download-artifact": 7}
+
 
 @pytest.fixture(scope="module")
 def job() -> dict[str, Any]:
@@ -38,6 +41,14 @@ def test_every_action_is_pinned_by_its_commit_with_its_version_beside(job: dict[
     for action in used:
         assert re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", action)
         assert re.search(rf"{action} # v\d+\.\d+\.\d+\n", WORKFLOW.read_text())
+
+
+def test_every_action_runs_on_the_node_that_runners_have(job: dict[str, Any]) -> None:
+    for step in steps(job):
+        if "uses" in step:
+            action, pinned = step["uses"].removeprefix("actions/").split("@")
+            (major,) = re.findall(rf"@{pinned} # v(\d+)\.", WORKFLOW.read_text())[:1]
+            assert int(major) >= FIRST_ON_NODE_24[action]
 
 
 def test_it_may_read_and_only_the_job_that_opens_issues_may_do_that(job: dict[str, Any]) -> None:
