@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .fsops import sha256
 from .journal import ARCHIVE, BLOBS, JOURNAL, Journal, Store
-from .ledger import render
+from .ledger_format import render
 from .outcome import KvpatchError
 
 FOUND = "found"

@@ -11,16 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .fsops import Disk, Lock, environment_errors, sha256
-from .ledger import (
-    SCHEMA,
-    DistributionState,
-    Entry,
-    Journal,
-    Step,
-    check_path,
-    parse,
-    render,
-)
+from .ledger import SCHEMA, DistributionState, Entry, Journal, Step, check_path
+from .ledger_format import parse, render
 from .outcome import ExitCode, KvpatchError
 
 __all__ = [
