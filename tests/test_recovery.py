@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from random import Random
 
 import pytest
 from hosts import (
@@ -27,7 +29,7 @@ from hosts import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kvpatch.fsops import Disk, sha256
-from kvpatch.journal import HOME
+from kvpatch.journal import ARCHIVE, HOME
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.transaction import recover, revert, staleness
 
@@ -542,3 +544,38 @@ def test_after_any_history_of_applies_reverts_and_crashes_everything_comes_back(
         assert host.contents() == ORIGINALS
         check_clean(host)
         assert not list(Path(folder).rglob(HOME))
+
+
+@pytest.mark.crash
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.booleans(), st.lists(moves, min_size=1, max_size=4), st.randoms(use_true_random=False))
+def test_after_any_history_an_edit_can_be_given_up_and_is_kept(
+    quick: None, two: bool, history: list[tuple[str, dict[str, bytes], int]], random: Random
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        host = make(Path(folder), two=two)
+        for verb, wanted, at in history:
+            hook = Dying(at) if at else None
+            drops = tuple({WORKER, PARALLEL, TRACKER} - set(wanted))
+            with contextlib.suppress(Killed):
+                if verb == "apply":
+                    host.recover()
+                    host.apply(wanted, drops, hook)
+                else:
+                    host.revert(hook)
+        written = [path for path in ORIGINALS if host.read(path) != ORIGINALS[path]]
+        if written:
+            edited = random.choice(written)
+            host.path(edited).write_bytes(EDITED)
+            with pytest.raises(KvpatchError):
+                host.revert()
+            assert host.read(edited) == EDITED
+        host.revert(force=True)
+        assert host.contents() == ORIGINALS
+        check_clean(host)
+        kept = [path.read_bytes() for path in Path(folder).rglob(f"{ARCHIVE}/*/found/**/*.py")]
+        assert kept == [EDITED] * bool(written)
