@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .matrix import Release, Row, Say, Workshop
+from .matrix import Release, Row, Say, UnreadError, Workshop
 from .outcome import KvpatchError
 from .supply import Unreadable
 from .tree import other_than
@@ -68,10 +68,14 @@ class Checker:
         return row
 
     def lmcache(self, release: Release, vllm: Sequence[Release], say: Say) -> Checked:
-        """The row of one LMCache, and its pairs with every vLLM that can be read, kept."""
+        """The row of one LMCache, and its pairs with every vLLM that can be read, kept.
+
+        A file that its row needs and can't be read is not needed for every pair: a patch may be
+        for newer vLLM only.
+        """
         memory = self.kept.of(release)
         row = self.row(release, memory)
-        if row.error is not None:
+        if isinstance(release.holder, Unreadable):
             return Checked(row)
         pairs: list[Mapping[str, Any]] = []
         beside: list[Release] = []
@@ -85,8 +89,9 @@ class Checker:
                     known = self.workshop.pair(one, release)
                 except KvpatchError as error:
                     unread.append(_unread(one, release, error))
-                    # One file that can't be read can be in the way of every pair.
-                    if error.message not in self._told:
+                    # One file that can't be read can be in the way of every pair, and of the row.
+                    known_by_row = row.error is not None and row.error.message == error.message
+                    if not known_by_row and error.message not in self._told:
                         self._told.add(error.message)
                         say(f"{error.message}; {error.hint}")
                     continue
@@ -97,13 +102,18 @@ class Checker:
         if memory != before:
             self.kept.keep(release, memory)
         self.workshop.forget(release)
+        if row.error is not None and not pairs:
+            # The row says it all.
+            return Checked(row)
         return Checked(row, tuple(pairs), tuple(beside), tuple(unread))
 
 
 def _unread(vllm: Release, lmcache: Release, error: KvpatchError) -> dict[str, str]:
+    whose = {"distribution": error.package} if isinstance(error, UnreadError) else {}
     return {
         "vllm": str(vllm.version),
         "lmcache": str(lmcache.version),
+        **whose,
         "code": error.code,
         "message": error.message,
         "hint": error.hint,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .listing import label
 from .validate import Matrix
 
@@ -19,6 +21,8 @@ def junit(matrix: Matrix) -> str:
         elif not row.ok:
             reason = "; ".join(f"{p['id']} {p['outcome']}: {p['reason']}" for p in row.refused)
             SubElement(case, "failure", message=reason or "no patch registers its model")
+        elif lost := _lost(matrix, row.package, row.version):
+            SubElement(case, "error", message=lost)
     blends = SubElement(suites, "testsuite", name="vLLM with some LMCache")
     for vllm in dict.fromkeys(
         [label(pair, "vllm") for pair in matrix.pairs] + [pair["vllm"] for pair in matrix.unread]
@@ -26,10 +30,11 @@ def junit(matrix: Matrix) -> str:
         mine = [pair for pair in matrix.pairs if label(pair, "vllm") == vllm]
         left_out = [pair["message"] for pair in matrix.unread if pair["vllm"] == vllm]
         case = SubElement(blends, "testcase", classname="vllm", name=vllm)
+        if any(pair["ok"] for pair in mine):
+            continue
         if left_out:
-            message = f"{len(left_out)} of its pairs can't be checked: {left_out[0]}"
-            SubElement(case, "error", message=message)
-        elif not any(pair["ok"] for pair in mine):
+            SubElement(case, "error", message=_told(left_out))
+        else:
             last = mine[-1]
             left = " ".join(last["after"])
             message = f"no LMCache blends with it; with {label(last, 'lmcache')}: {left}"
@@ -40,3 +45,14 @@ def junit(matrix: Matrix) -> str:
         suite.set("failures", str(sum(case.find("failure") is not None for case in cases)))
         suite.set("errors", str(sum(case.find("error") is not None for case in cases)))
     return '<?xml version="1.0" encoding="utf-8"?>\n' + tostring(suites, encoding="unicode") + "\n"
+
+
+def _lost(matrix: Matrix, package: str, version: str) -> str:
+    """What is to be said of a release with a file that pairs need and that can't be read."""
+    mine = [pair for pair in matrix.unread if pair[package] == version]
+    messages = [pair["message"] for pair in mine if pair.get("distribution") == package]
+    return _told(messages) if messages else ""
+
+
+def _told(messages: Sequence[str]) -> str:
+    return f"{len(messages)} of its pairs can't be checked: {messages[0]}"

@@ -40,6 +40,14 @@ class Holder(Protocol):
         """Drop what is held in memory and can be had again."""
 
 
+class UnreadError(KvpatchError):
+    """A file of one release that can't be read; ``package`` is whose it is."""
+
+    def __init__(self, package: str, error: KvpatchError) -> None:
+        super().__init__(error.code, error.message, error.hint, error.exit_code)
+        self.package = package
+
+
 @dataclass(frozen=True, eq=False)
 class Release:
     """One release of one package. ``key`` names its bytes; None where nothing does."""
@@ -49,6 +57,31 @@ class Release:
     holder: Holder
     name: str
     key: str | None = None
+
+    def read(self, path: str) -> bytes | None:
+        """The bytes of a file, None where there is none of that path.
+
+        Raises:
+            UnreadError: it can't be read.
+        """
+        try:
+            return self.holder.read(path)
+        except KvpatchError as error:
+            raise UnreadError(self.package, error) from None
+
+    def opaque(self, module: str) -> bool:
+        """Whether a module is there other than as source; raises as :meth:`read`."""
+        try:
+            return self.holder.opaque(module)
+        except KvpatchError as error:
+            raise UnreadError(self.package, error) from None
+
+    def metadata(self) -> bytes | None:
+        """The text of METADATA, None where there is none; raises as :meth:`read`."""
+        try:
+            return self.holder.metadata()
+        except KvpatchError as error:
+            raise UnreadError(self.package, error) from None
 
     @staticmethod
     def of(wheel: Wheel, holder: Holder) -> Release:
@@ -138,7 +171,7 @@ class Workshop:
         """One entry of ``data.pairs``.
 
         Raises:
-            KvpatchError: where a file of one of the two can't be read.
+            UnreadError: a file of one of the two can't be read.
         """
         planned = (self.planned(vllm, lmcache), self.planned(lmcache, vllm))
         before = check(self.side(vllm, {}), self.side(lmcache, {}))
@@ -154,7 +187,7 @@ class Workshop:
     def pins(self, release: Release) -> Pins:
         """What the wheel of a release asks of other distributions."""
         if release not in self._pins:
-            self._pins[release] = read_pins(release.holder.metadata())
+            self._pins[release] = read_pins(release.metadata())
         return self._pins[release]
 
     def planned(self, release: Release, other: Release | None) -> Planned:
@@ -177,9 +210,9 @@ class Workshop:
             patches = [m.patch for m in self.series.members]
             code = Codebase(
                 release.package,
-                lambda path: files[path] if path in files else release.holder.read(path),
+                lambda path: files[path] if path in files else release.read(path),
                 self.facts,
-                release.holder.opaque,
+                release.opaque,
             )
             mine = tuple(patch for patch in patches if patch.distribution == release.package)
             self._sides[key] = Side(code, release.version, mine)
@@ -209,7 +242,7 @@ class HeldTree:
 
     def source(self, name: str, path: str) -> Source | None:
         """The file of that path, as released."""
-        content = self.release.holder.read(path) if name == self.release.package else None
+        content = self.release.read(path) if name == self.release.package else None
         return None if content is None else Source(path, content, Provenance.PRISTINE)
 
     def owned(self, name: str) -> tuple[str, ...]:  # noqa: ARG002
@@ -250,10 +283,13 @@ def _same(finding: Finding) -> tuple[str, str, str]:
     return finding.letter, finding.path, finding.sentence
 
 
-def summary(pairs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> dict[str, Any]:
+def summary(
+    pairs: Sequence[Mapping[str, Any]], rows: Sequence[Row], unread: Sequence[Mapping[str, str]] = ()
+) -> dict[str, Any]:
     """The counts that people ask for first."""
     green = [pair for pair in pairs if pair["ok"]]
-    blends = {str(pair["vllm"]) for pair in green}
+    # Of a vLLM with a pair that could not be checked it isn't known that nothing blends with it.
+    blends = {str(pair["vllm"]) for pair in (*green, *unread)}
     return {
         "pairs": len(pairs),
         "green_as_released": sum(not blocking(pair, "before") for pair in pairs),

@@ -189,6 +189,8 @@ def _red(matrix: Matrix, *, chosen: bool) -> list[str]:
     without = matrix.data["summary"]["vllm_without_a_green_pair"]
     if without:
         which = "none of the LMCache asked for" if chosen else "no LMCache"
+        if any(row.error for row in matrix.rows if row.package == "lmcache"):
+            which = "none of the LMCache that could be read"
         lines.append(f"vLLM that {which} blends with after apply: {', '.join(without)}")
     same = Counter((row.package, row.version) for row in matrix.rows)
     for row in matrix.rows:
@@ -235,7 +237,12 @@ def failures(matrix: Matrix) -> Iterator[KvpatchError]:
                     "the series needs a change for this release",
                     ExitCode.NO,
                 )
-        mine = [pair for pair in matrix.unread if pair[name] == version]
+        # A file of an older release is as little of a reason as a row of one.
+        mine = [
+            pair
+            for pair in matrix.unread
+            if pair[name] == version and pair.get("distribution", name) == name
+        ]
         unread = [pair for pair in mine if not _not_kept(pair["code"])]
         if unread:
             yield KvpatchError(

@@ -47,7 +47,7 @@ class Matrix:
         """``data`` of the report."""
         return {
             "summary": {
-                **summary(self.pairs, self.rows),
+                **summary(self.pairs, self.rows, self.unread),
                 "seconds": round(self.seconds, 1),
                 "requests": self.traffic.requests,
                 "bytes": self.traffic.bytes,
