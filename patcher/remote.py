@@ -35,12 +35,16 @@ _MOST_RATIO = 200
 _MOST_MEMBERS = 50_000
 _MOST_DIRECTORY = 8 * 1024 * 1024
 _SCHEMA = 1
+_ENCRYPTED = -1
 _KEPT_SUFFIXES = (".py", ".so", ".dist-info/METADATA")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a member lies in its wheel: all numbers in bytes, ``crc`` that of the directory."""
+    """Where a member lies in its wheel: all numbers in bytes, ``crc`` that of the directory.
+
+    ``method`` is how it is packed, as zip numbers it; negative where it is encrypted.
+    """
 
     offset: int
     packed: int
@@ -150,6 +154,7 @@ class RemoteWheel:
                 continue
             kept = self._kept_member(path, entry)
             if kept is None:
+                self._check(entry, path)
                 wanted.append((entry, path))
             else:
                 self._hold(path, entry, kept)
@@ -264,7 +269,7 @@ class RemoteWheel:
                 info.compress_size,
                 info.file_size,
                 info.CRC,
-                self._method(info),
+                _ENCRYPTED if info.flag_bits & 0x1 else info.compress_type,
             )
             for info in infos
             if info.filename.endswith(_KEPT_SUFFIXES)
@@ -280,17 +285,18 @@ class RemoteWheel:
         write_atomically(self._directory_place, seal(json.dumps(data).encode()))
         return entries
 
-    def _method(self, info: zipfile.ZipInfo) -> int:
-        if not info.filename.endswith((".py", "METADATA")):
-            return info.compress_type
-        if info.flag_bits & 0x1:
-            raise self._bad(f"has an encrypted {info.filename}")
-        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise self._bad(f"packs {info.filename} in a way that is not known here")
-        too_big = info.file_size > _MOST_MEMBER
-        if too_big or info.file_size > _MOST_RATIO * max(info.compress_size, 1024):
-            raise self._bad(f"has an oversized {info.filename}")
-        return info.compress_type
+    def _check(self, entry: Entry, path: str) -> None:
+        """See that a member can be unpacked, and how large it would be, before it is fetched.
+
+        One that nobody reads is no reason to read none of the wheel.
+        """
+        if entry.method == _ENCRYPTED:
+            raise self._bad(f"has an encrypted {path}")
+        if entry.method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise self._bad(f"packs {path} in a way that is not known here")
+        too_big = max(entry.size, entry.packed) > _MOST_MEMBER
+        if too_big or entry.size > _MOST_RATIO * max(entry.packed, 1024):
+            raise self._bad(f"has an oversized {path}")
 
     def _kept_directory(self) -> Mapping[str, Entry] | None:
         try:

@@ -120,6 +120,10 @@ def bomb(archive: zipfile.ZipFile) -> None:
     archive.writestr("demo/bomb.py", bytes(8_000_000))
 
 
+def squeezed(archive: zipfile.ZipFile) -> None:
+    archive.writestr("demo/odd.py", b"z = 3\n", zipfile.ZIP_LZMA)
+
+
 def encrypted(data: bytes) -> bytes:
     changed = bytearray(data)
     place = changed.rindex(b"PK\x01\x02", 0, changed.rindex(b"demo/deep/text.py"))
@@ -128,19 +132,37 @@ def encrypted(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("data", "why"),
+    ("data", "path", "why"),
     [
-        (flipped(WHEEL), "damaged demo/deep/text.py"),
-        (packed(bomb), "oversized demo/bomb.py"),
-        (encrypted(WHEEL), "encrypted demo/deep/text.py"),
-        (b"no zip at all" * 100, "not a sound wheel"),
+        (flipped(WHEEL), "demo/deep/text.py", "damaged demo/deep/text.py"),
+        (packed(bomb), "demo/bomb.py", "oversized demo/bomb.py"),
+        (packed(squeezed), "demo/odd.py", "packs demo/odd.py in a way that is not known"),
+        (encrypted(WHEEL), "demo/deep/text.py", "encrypted demo/deep/text.py"),
+        (b"no zip at all" * 100, "demo/deep/text.py", "not a sound wheel"),
     ],
 )
-def test_wheels_that_lie_are_named(web: Web, tmp_path: Path, data: bytes, why: str) -> None:
+def test_wheels_that_lie_are_named(
+    web: Web, tmp_path: Path, data: bytes, path: str, why: str
+) -> None:
     web.answer = ranges_of(data)
-    with pytest.raises(KvpatchError, match=why) as caught:
-        wheel_on(web, tmp_path, data).read("demo/deep/text.py")
-    assert (caught.value.code, int(caught.value.exit_code)) == ("bad-wheel", 4)
+    # The second one finds the directory in the cache.
+    for _ in range(2):
+        with pytest.raises(KvpatchError, match=why) as caught:
+            wheel_on(web, tmp_path, data).read(path)
+        assert (caught.value.code, int(caught.value.exit_code)) == ("bad-wheel", 4)
+
+
+@pytest.mark.parametrize(
+    "data", [flipped(WHEEL), packed(bomb), packed(squeezed), encrypted(WHEEL)]
+)
+def test_a_member_that_nobody_reads_is_in_nobodys_way(
+    web: Web, tmp_path: Path, data: bytes
+) -> None:
+    web.answer = ranges_of(data)
+    for _ in range(2):
+        wheel = wheel_on(web, tmp_path, data)
+        assert (wheel.read("demo/near.py"), wheel.metadata()) == (b"x = 1\n", b"Name: demo\n")
+    assert max(_length(asked.range) for asked in web.asked) < 1000
 
 
 def test_a_directory_that_is_larger_than_any_is_not_read(
