@@ -284,7 +284,9 @@ def _same(finding: Finding) -> tuple[str, str, str]:
 
 
 def summary(
-    pairs: Sequence[Mapping[str, Any]], rows: Sequence[Row], unread: Sequence[Mapping[str, str]] = ()
+    pairs: Sequence[Mapping[str, Any]],
+    rows: Sequence[Row],
+    unread: Sequence[Mapping[str, str]] = (),
 ) -> dict[str, Any]:
     """The counts that people ask for first."""
     green = [pair for pair in pairs if pair["ok"]]

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import io
 import json
+import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -48,6 +49,14 @@ class SmallIndex:
         name = f"{package}-{version}-py3-none-any.whl"
         self.wheels[name] = wheel_bytes(package, version, changes)
         return name
+
+    def damage(self, name: str, path: str) -> None:
+        """Give a member other bytes than the wheel's directory says."""
+        data = bytearray(self.wheels[name])
+        info = zipfile.ZipFile(io.BytesIO(data)).getinfo(path)
+        names, extra = struct.unpack_from("<HH", data, info.header_offset + 26)
+        data[info.header_offset + 30 + names + extra] ^= 0xFF
+        self.wheels[name] = bytes(data)
 
     def answer(self, asked: Asked) -> Answer:
         path = asked.path.strip("/")

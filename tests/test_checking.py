@@ -11,6 +11,7 @@ from kvpatch.checking import Checker
 from kvpatch.fold import Memo, Options
 from kvpatch.matrix import Release, Row, Workshop
 from kvpatch.outcome import KvpatchError
+from kvpatch.patches.kv004_find_attention import SPARSE
 from kvpatch.series import Series, discover
 from kvpatch.verdicts import Kept
 from packaging.version import Version
@@ -83,6 +84,28 @@ def test_an_lmcache_that_cant_be_read_is_a_row_without_pairs(
     assert checked.row.error is not None
     assert (checked.row.error.code, checked.pairs) == ("no-network", ())
     assert not (tmp_path / "kept").exists()
+
+
+def test_a_file_that_is_for_newer_vllm_is_not_in_the_way_of_older_ones(
+    tmp_path: Path, index: SmallIndex
+) -> None:
+    old = index.add("vllm", "0.11.0")
+    name = index.add("lmcache", "0.5.6", {SPARSE: "from vllm.attention import Attention\n"})
+    index.damage(name, SPARSE)
+    said: list[str] = []
+    with listed(tmp_path / "cache") as found:
+        lmcache, *vllm = found
+        assert vllm[0].name == old
+        checked = checker(found, tmp_path, discover()).lmcache(lmcache, vllm, said.append)
+    assert checked.row.error is not None
+    assert f"{name} has a damaged {SPARSE}" in checked.row.error.message
+    # KV004 is for vLLM 0.12.0 and newer.
+    assert [pair["vllm"] for pair in checked.pairs] == ["0.11.0"]
+    assert {(one["vllm"], one["distribution"]) for one in checked.unread} == {
+        ("0.12.0", "lmcache"),
+        ("0.25.1", "lmcache"),
+    }
+    assert said == []
 
 
 def test_a_pair_that_cant_be_read_is_told_and_left_out(

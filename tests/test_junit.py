@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from kvpatch.junit import junit
 from kvpatch.matrix import Row
 from kvpatch.outcome import KvpatchError
-from matrices import MISSING, PAIRS, ROWS, matrix, pair
+from matrices import MISSING, PAIRS, PATCHED, ROWS, matrix, pair
 
 
 def test_junit_has_a_case_for_each_release_and_each_vllm() -> None:
@@ -46,6 +46,17 @@ def test_a_vllm_that_no_lmcache_blends_with_is_told_by_its_newest_pair() -> None
     suites = ElementTree.fromstring(junit(matrix(pairs=pairs)).encode())
     (failure,) = suites[1].iter("failure")
     assert failure.get("message") == "no LMCache blends with it; with 0.5.7: K"
+
+
+def test_a_vllm_that_blends_is_not_in_error_for_an_lmcache_that_could_not_be_read() -> None:
+    why = {"distribution": "lmcache", "message": "e.whl has a damaged lmcache/x.py"}
+    unread = tuple({"vllm": vllm, "lmcache": "0.5.5", **why} for vllm in ("0.9.0", "0.33.0"))
+    rows = (*ROWS, Row("lmcache", "0.5.5", "e.whl", PATCHED))
+    suites = ElementTree.fromstring(junit(replace(matrix(rows), unread=unread)))
+    errors = {case.get("name"): case.find("error") for case in suites.iter("testcase")}
+    # Of 0.9.0, which is red with the other LMCache, it isn't known that none blends with it.
+    assert {name for name, error in errors.items() if error is not None} == {"0.5.5", "0.9.0"}
+    assert [suite.get("failures") for suite in suites] == ["0", "0"]
 
 
 def test_a_vllm_with_pairs_that_could_not_be_checked_is_an_error() -> None:

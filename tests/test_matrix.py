@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from kvpatch.fold import Memo, Options
-from kvpatch.matrix import Release, Row, Workshop, blocking, summary
+from kvpatch.matrix import Release, Row, UnreadError, Workshop, blocking, summary
 from kvpatch.outcome import KvpatchError
 from packaging.version import Version
 from pair_stand_in import ATTENTION, UTILS, WORKER, files
@@ -94,6 +94,22 @@ def test_a_release_that_cant_be_read_is_a_row_with_its_error(workshop: Workshop)
 
     row = workshop.row(Release("vllm", Version("0.25.1"), Broken({}), "broken.whl"))
     assert (row.ok, row.data["error"]) == (False, {"code": "bad-wheel", "message": "it is damaged"})
+
+
+@pytest.mark.parametrize("package", ["vllm", "lmcache"])
+@pytest.mark.parametrize("what", ["read", "metadata"])
+def test_whose_file_it_is_that_can_t_be_read_is_told(
+    workshop: Workshop, package: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = {name: release(name, "0.25.1") for name in ("vllm", "lmcache")}
+
+    def broken(*_: object) -> bytes | None:
+        raise KvpatchError("bad-wheel", "it is damaged", "try again")
+
+    monkeypatch.setattr(pair[package].holder, what, broken)
+    with pytest.raises(UnreadError, match="it is damaged") as caught:
+        workshop.pair(pair["vllm"], pair["lmcache"])
+    assert (caught.value.package, caught.value.code) == (package, "bad-wheel")
 
 
 def test_the_summary_counts_what_people_ask_for(workshop: Workshop) -> None:

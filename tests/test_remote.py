@@ -152,9 +152,7 @@ def test_wheels_that_lie_are_named(
         assert (caught.value.code, int(caught.value.exit_code)) == ("bad-wheel", 4)
 
 
-@pytest.mark.parametrize(
-    "data", [flipped(WHEEL), packed(bomb), packed(squeezed), encrypted(WHEEL)]
-)
+@pytest.mark.parametrize("data", [flipped(WHEEL), packed(bomb), packed(squeezed), encrypted(WHEEL)])
 def test_a_member_that_nobody_reads_is_in_nobodys_way(
     web: Web, tmp_path: Path, data: bytes
 ) -> None:

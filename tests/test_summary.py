@@ -21,6 +21,13 @@ def test_text_has_the_counts_and_what_is_red() -> None:
     assert "can't be patched: vllm 0.34.0: KV001 missing: no | anchor" in text(matrix(rows))
 
 
+def test_an_lmcache_that_could_not_be_read_is_not_said_not_to_blend() -> None:
+    lost = Row("lmcache", "0.5.5", "e.whl", error=KvpatchError("a", "it is damaged", "c"))
+    told = text(matrix((*ROWS, lost)))
+    assert "none of the LMCache that could be read blends with after apply: 0.9.0" in told
+    assert "no LMCache" not in told
+
+
 def test_of_two_rows_of_one_version_the_file_is_named() -> None:
     twice = (*ROWS, Row("vllm", "0.33.0", "/src/vllm", MISSING))
     assert "can't be patched: vllm 0.33.0 (/src/vllm): KV001" in text(matrix(twice))
@@ -96,6 +103,11 @@ def test_pairs_that_could_not_be_checked_are_told_and_those_of_the_newest_are_a_
     assert {error.code for error in told} == {"bad-wheel"}
     assert "1 pair of vllm 0.33.0 can't be checked" in " ".join(error.message for error in told)
     assert {error.hint for error in told} == {"go; what could be read is kept"}
+    # Neither is one whose file of an older release can't be read.
+    (told_of,) = failures(replace(left, unread=({**unread[0], "distribution": "vllm"},)))
+    assert "1 pair of vllm 0.33.0" in told_of.message
+    elder = ({"vllm": "0.9.0", "lmcache": "0.5.6", "distribution": "vllm", **why},)
+    assert list(failures(replace(left, unread=elder))) == []
     # An old vLLM beside an old LMCache is told, and no reason to fail.
     rows = (Row("lmcache", "0.5.7", "e.whl", PATCHED), *ROWS)
     old = ({"vllm": "0.9.0", "lmcache": "0.5.6", **why},)

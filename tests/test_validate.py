@@ -5,12 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from commands import Ran, kvpatch
 from kvpatch import summary
 from kvpatch.pairs import read
-from pair_stand_in import ATTENTION, GPU, UTILS, WORKER, replaced, vllm_patches_alone
+from pair_stand_in import (
+    ATTENTION,
+    BASE,
+    CONTEXT,
+    FILES,
+    GPU,
+    LAYER,
+    UTILS,
+    WORKER,
+    replaced,
+    vllm_patches_alone,
+)
 from planning import series
 from small_index import SmallIndex, small_index, wheel_bytes
 
@@ -110,6 +122,72 @@ def test_a_release_that_cant_be_read_is_a_row_and_the_rest_goes_on(
     (row,) = [row for row in ran.data["releases"] if row["error"]]
     assert (row["version"], row["error"]["code"], row["ok"]) == ("0.12.0", "no-network", False)
     assert ran.data["summary"]["unreadable"] == ["vllm 0.12.0"]
+
+
+@pytest.mark.parametrize("package", ["vllm", "lmcache"])
+def test_a_damaged_file_of_an_old_release_is_told_and_the_rest_goes_on(
+    index: SmallIndex, tmp_path: Path, package: str
+) -> None:
+    # Planning reads neither; whether the pairs blend hangs on each.
+    path, version = {"vllm": (LAYER, "0.24.0"), "lmcache": (BASE, "0.5.5")}[package]
+    whole = pairs(kvpatch("validate", "--json"))
+    name = index.add(package, version, {path: f"{FILES[path]}\n# as of {version}\n"})
+    index.damage(name, path)
+    for kept in (index_folder() / "index").rglob("*.json"):
+        kept.unlink()
+    junit = tmp_path / "junit.xml"
+    ran = kvpatch("validate", "--json", "--junit", junit)
+    assert (ran.code, ran.envelope["errors"], pairs(ran)) == (0, [], whole)
+    assert {(one[package], one["distribution"]) for one in ran.data["unread"]} == {
+        (version, package)
+    }
+    assert f"{name} has a damaged {path}" in ran.data["unread"][0]["message"]
+    (row,) = [row for row in ran.data["releases"] if row["version"] == version]
+    assert (row["ok"], row["error"]) == (True, None)
+    told = kvpatch("validate")
+    assert told.code == 0
+    count = "1 pair" if package == "vllm" else "2 pairs"
+    assert f"not checked: {count}: {name} has a damaged {path}" in told.out
+    # Whether nothing blends with it is not known either.
+    assert ran.data["summary"]["vllm_without_a_green_pair"] == (
+        ["0.12.0"] if package == "vllm" else []
+    )
+    cases = ElementTree.parse(junit).getroot().iter("testcase")
+    errors = {
+        (case.get("classname"), case.get("name"))
+        for case in cases
+        if case.find("error") is not None
+    }
+    assert errors == (
+        {("vllm", "0.24.0")} if package == "vllm" else {("lmcache", "0.5.5"), ("vllm", "0.12.0")}
+    )
+
+
+@pytest.mark.parametrize("package", ["vllm", "lmcache"])
+def test_a_damaged_file_of_the_newest_release_is_a_no(index: SmallIndex, package: str) -> None:
+    path, version = {"vllm": (LAYER, "0.26.0"), "lmcache": (BASE, "0.5.7")}[package]
+    name = index.add(package, version, {path: f"{FILES[path]}\n# as of {version}\n"})
+    index.damage(name, path)
+    ran = kvpatch("validate", "--json")
+    (error,) = ran.envelope["errors"]
+    assert (ran.code, error["code"]) == (1, "bad-wheel")
+    assert f"of {package} {version} can't be checked" in error["message"]
+    assert set(pairs(ran)) == {("0.12.0", "0.5.6"), ("0.25.1", "0.5.6")}
+
+
+@pytest.mark.parametrize("version", ["0.24.0", "0.26.0"])
+def test_a_damaged_file_that_no_verdict_hangs_on_changes_none(
+    index: SmallIndex, version: str
+) -> None:
+    name = index.add("vllm", version, {CONTEXT: f"{FILES[CONTEXT]}\n# as of {version}\n"})
+    whole = kvpatch("validate", "--json")
+    index.damage(name, CONTEXT)
+    for kept in (index_folder() / "index").rglob("*.json"):
+        kept.unlink()
+    ran = kvpatch("validate", "--json")
+    assert (ran.code, ran.data["unread"]) == (0, [])
+    assert pairs(ran) == pairs(whole)
+    assert len(pairs(ran)) == 3
 
 
 def test_a_newest_release_that_cant_be_read_is_a_no(index: SmallIndex) -> None:
