@@ -1,15 +1,16 @@
-"""The connection to an index and to the hosts of its files: logins, certificates, patience."""
+"""The connection to an index and to the hosts of its files: logins, trust, patience."""
 
 from __future__ import annotations
 
 import contextlib
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from .index_config import Index, certificates, extras
+from .index_config import Index, certificates, extras, trusted
 from .outcome import ExitCode, KvpatchError
+from .trusted import TrustedHosts
 
 if TYPE_CHECKING:
     import requests
@@ -54,9 +55,10 @@ def connection(index: Index, *, threads: int = 1) -> Iterator[requests.Session]:
         known_by = certificates(index)
         session.verify = known_by.authorities or True
         session.cert = known_by.own
+        hosts = trusted(index)
+        adapter = _trusting(hosts) if hosts else requests.adapters.HTTPAdapter
         for scheme in ("https://", "http://"):
-            adapter = requests.adapters.HTTPAdapter(max_retries=busy, pool_maxsize=threads)
-            session.mount(scheme, adapter)
+            session.mount(scheme, adapter(max_retries=busy, pool_maxsize=threads))
         known = {url: login for url, login in logins.items() if login is not None}
         if known:
             session.auth = _logins_for(known)
@@ -103,6 +105,31 @@ def no_network(what: str, error: Exception) -> KvpatchError:
         hint,
         ExitCode.ENVIRONMENT,
     )
+
+
+def _trusting(hosts: TrustedHosts) -> type[requests.adapters.HTTPAdapter]:
+    """An adapter that verifies all hosts but those, as each request comes to it, redirected too."""
+    import requests
+    import urllib3
+
+    # Whoever trusts a host has said so already; pip and uv are silent as well.
+    urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+
+    class Trusting(requests.adapters.HTTPAdapter):
+        def send(
+            self,
+            request: requests.PreparedRequest,
+            stream: bool = False,
+            timeout: Any = None,
+            verify: bool | str = True,
+            cert: Any = None,
+            proxies: Any = None,
+        ) -> requests.Response:
+            if hosts.trusts(request.url or ""):
+                verify = False
+            return super().send(request, stream, timeout, verify, cert, proxies)
+
+    return Trusting
 
 
 def _logins_for(logins: Mapping[str, tuple[str, str]]) -> requests.auth.AuthBase:

@@ -28,7 +28,7 @@ from .connection import TIMEOUT_S, connection, missing_extra, no_network
 from .digest import sha256
 from .index_config import Index as Index
 from .index_config import configured as configured
-from .index_config import extras
+from .index_config import extras, refuse_plain
 from .outcome import ExitCode, KvpatchError
 
 if TYPE_CHECKING:
@@ -96,7 +96,8 @@ def releases(
         sdists: whether releases without any wheel are listed too.
 
     Raises:
-        KvpatchError: ``no-network``, ``no-such-distribution``, ``no-validate-extra``; exit 4.
+        KvpatchError: ``no-network``, ``no-such-distribution``, ``untrusted-index``,
+            ``no-validate-extra``; exit 4.
     """
     asked = configured() if index is None else index
     name = canonicalize_name(distribution)
@@ -182,7 +183,7 @@ def _everywhere(index: Index, name: str) -> list[Wheel]:
         try:
             more = _fetch(place, name)
         except KvpatchError as error:
-            if error.code != "no-such-distribution":
+            if error.code not in ("no-such-distribution", "untrusted-index"):
                 raise
             continue
         found += [wheel for wheel in more if wheel.version not in there]
@@ -202,6 +203,7 @@ def _no_such(name: str) -> KvpatchError:
 
 
 def _fetch(index: Index, name: str) -> list[Wheel]:
+    refuse_plain(index)
     try:
         from pypi_simple import (
             PYPI_SIMPLE_ENDPOINT,

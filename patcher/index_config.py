@@ -11,6 +11,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from . import uv_config
+from .outcome import ExitCode, KvpatchError
+from .trusted import TrustedHosts, of_pip, of_uv
 
 _VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 
@@ -46,9 +48,13 @@ def configured(environ: Mapping[str, str] | None = None) -> Index:
     files = uv_config.read(given)
     if files.index:
         return _index(files.index, "uv")
-    # Neither names one: who names further places rules, pip before uv as above.
+    # Neither names one: who names further places rules, else who trusts hosts; pip before uv.
     pips = any(_pip_texts(given, option) for option in ("extra-index-url", "find-links"))
-    return Index(None, None, "uv" if files != uv_config.UvFiles() and not pips else "pip")
+    uvs = bool(files.extra or files.links)
+    if not pips and not uvs:
+        pips = bool(_pip_texts(given, "trusted-host"))
+        uvs = bool(_insecure_texts(given, files))
+    return Index(None, None, "uv" if uvs and not pips else "pip")
 
 
 @dataclass(frozen=True)
@@ -105,6 +111,32 @@ def certificates(index: Index, environ: Mapping[str, str] | None = None) -> Cert
     return Certificates(_path(named), _path(own))
 
 
+def trusted(index: Index, environ: Mapping[str, str] | None = None) -> TrustedHosts:
+    """The hosts that the tool that named the index does not verify."""
+    given = os.environ if environ is None else environ
+    if index.tool == "uv":
+        return of_uv(_insecure_texts(given, uv_config.read(given)))
+    return of_pip(_pip_texts(given, "trusted-host"))
+
+
+def refuse_plain(index: Index, environ: Mapping[str, str] | None = None) -> None:
+    """See that it is one that pip would ask: not by plain http of a host that it does not trust.
+
+    Raises:
+        KvpatchError: ``untrusted-index``, exit 4.
+    """
+    if index.url is None or index.tool != "pip":
+        return
+    if not trusted(index, environ).lets_plain(index.url):
+        raise KvpatchError(
+            "untrusted-index",
+            f"pip does not read the package index of {urlsplit(index.url).hostname}: its URL has "
+            "no TLS, and pip was not told to trust that host",
+            "give the URL with https://, or name the host in pip's trusted-host",
+            ExitCode.ENVIRONMENT,
+        )
+
+
 def _path(text: str | None) -> str | None:
     return str(Path(text).expanduser()) if text else None
 
@@ -128,6 +160,10 @@ def _link_texts(environ: Mapping[str, str], tool: str) -> list[str]:
     return _pip_texts(environ, "find-links")
 
 
+def _insecure_texts(environ: Mapping[str, str], files: uv_config.UvFiles) -> list[str]:
+    return [*environ.get("UV_INSECURE_HOST", "").split(), *files.insecure]
+
+
 def _pip_texts(environ: Mapping[str, str], option: str) -> list[str]:
     """What pip is given for an option that may have many values."""
     variable = f"PIP_{option.upper().replace('-', '_')}"
@@ -135,15 +171,22 @@ def _pip_texts(environ: Mapping[str, str], option: str) -> list[str]:
 
 
 def _in_pip_files(environ: Mapping[str, str], option: str) -> str:
-    """An option of the first of pip's files that has it; empty where none has."""
+    """An option of the first of pip's files that has it; empty where none has.
+
+    What is for ``pip install`` goes before what is for all of pip, whichever files they are in.
+    """
+    found = []
     for path in _pip_files(environ):
         parser = configparser.RawConfigParser()
         try:
             parser.read_string(path.read_text("utf-8"))
         except (OSError, UnicodeDecodeError, configparser.Error):
             continue
-        if value := parser.get("global", option, fallback="").strip():
-            return value
+        found.append(parser)
+    for section in ("install", "global"):
+        for parser in found:
+            if value := parser.get(section, option, fallback="").strip():
+                return value
     return ""
 
 

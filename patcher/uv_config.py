@@ -13,11 +13,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class UvFiles:
-    """The index, further indexes, and places with wheels, in the order in which they rule."""
+    """The index, further indexes, and places with wheels, in the order in which they rule.
+
+    ``insecure`` are the hosts that are not verified.
+    """
 
     index: str = ""
     extra: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
+    insecure: tuple[str, ...] = ()
 
 
 def read(environ: Mapping[str, str]) -> UvFiles:
@@ -30,6 +34,7 @@ def read(environ: Mapping[str, str]) -> UvFiles:
         next((one.index for one in found if one.index), ""),
         tuple(dict.fromkeys(text for one in found for text in one.extra)),
         tuple(dict.fromkeys(text for one in found for text in one.links)),
+        tuple(dict.fromkeys(text for one in found for text in one.insecure)),
     )
 
 
@@ -45,7 +50,9 @@ def _one(path: Path, table: Mapping[str, Any]) -> UvFiles:
         extra += map(_text, _items(part.get("extra-index-url")))
         links += map(_text, _items(part.get("find-links")))
     places = [text if "://" in text else str(path.parent / text) for text in links if text]
-    return UvFiles(next(filter(None, index), ""), tuple(filter(None, extra)), tuple(places))
+    insecure = filter(None, map(_text, _items(table.get("allow-insecure-host"))))
+    first = next(filter(None, index), "")
+    return UvFiles(first, tuple(filter(None, extra)), tuple(places), tuple(insecure))
 
 
 def _tables(environ: Mapping[str, str]) -> Iterator[tuple[Path, Mapping[str, Any]]]:

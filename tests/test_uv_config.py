@@ -57,10 +57,25 @@ def test_the_users_file_goes_before_the_hosts_and_lists_are_joined(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "text", ["[", "index-url = 5", "index = 5", "index = [5]", "pip = 5", "find-links = 'x'"]
+    "text",
+    [
+        "allow-insecure-host = 'a'",
+        "allow-insecure-host = [5]",
+        "[",
+        "index-url = 5",
+        "index = 5",
+        "index = [5]",
+        "pip = 5",
+        "find-links = 'x'",
+    ],
 )
 def test_what_makes_no_sense_is_nothing(tmp_path: Path, text: str) -> None:
     assert read(folder(tmp_path, text)) == UvFiles()
+
+
+def test_hosts_that_are_not_verified_are_those_of_both_files(tmp_path: Path) -> None:
+    environ = folder(tmp_path, 'allow-insecure-host = ["a", "b:1"]', 'allow-insecure-host = ["c"]')
+    assert read(environ).insecure == ("a", "b:1", "c")
 
 
 def test_uv_can_be_told_to_read_another_file_or_none(tmp_path: Path) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import ssl
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 
 @dataclass
@@ -37,10 +40,15 @@ class Web:
     host: str
     asked: list[Asked]
     answer: Callable[[Asked], Answer]
+    scheme: str = "http"
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}"
+        return f"{self.scheme}://{self.host}"
+
+    @property
+    def port(self) -> str:
+        return self.host.rpartition(":")[2]
 
 
 def missing(_: Asked) -> Answer:
@@ -48,8 +56,13 @@ def missing(_: Asked) -> Answer:
 
 
 @contextlib.contextmanager
-def serving(answer: Callable[[Asked], Answer] = missing) -> Iterator[Web]:
-    """A server on a free port; what it answers may be exchanged while it runs."""
+def serving(
+    answer: Callable[[Asked], Answer] = missing, certificate: Path | None = None
+) -> Iterator[Web]:
+    """A server on a free port; what it answers may be exchanged while it runs.
+
+    With a ``certificate`` (and its key in the same file) it speaks TLS.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -76,6 +89,11 @@ def serving(answer: Callable[[Asked], Answer] = missing) -> Iterator[Web]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     web = Web(f"127.0.0.1:{server.server_port}", [], answer)
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        web.scheme = "https"
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
@@ -84,6 +102,18 @@ def serving(answer: Callable[[Asked], Answer] = missing) -> Iterator[Web]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def self_signed(folder: Path) -> Path:
+    """A certificate for 127.0.0.1 and localhost that nobody has signed, with its key."""
+    made = folder / "self-signed.pem"
+    names = "subjectAltName=IP:127.0.0.1,DNS:localhost"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    command += ["-subj", "/CN=127.0.0.1", "-addext", names]
+    command += ["-keyout", str(made), "-out", str(folder / "certificate.pem")]
+    subprocess.run(command, check=True, capture_output=True)
+    made.write_text(made.read_text() + (folder / "certificate.pem").read_text())
+    return made
 
 
 def ranges_of(data: bytes) -> Callable[[Asked], Answer]:
