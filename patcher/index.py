@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
@@ -29,6 +30,7 @@ from .digest import sha256
 from .index_config import Index as Index
 from .index_config import configured as configured
 from .index_config import extras, refuse_plain
+from .leftovers import PREFIX, locked
 from .outcome import ExitCode, KvpatchError
 
 if TYPE_CHECKING:
@@ -144,9 +146,11 @@ def write_atomically(path: Path, data: bytes) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=PREFIX)
         try:
             with os.fdopen(descriptor, "wb") as stream:
+                # So that no other run takes it for what a killed one left.
+                locked(descriptor, fcntl.LOCK_EX)
                 stream.write(data)
             Path(name).replace(path)
         except BaseException:

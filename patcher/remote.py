@@ -7,7 +7,6 @@ import io
 import json
 import struct
 import sys
-import tempfile
 import threading
 import zipfile
 import zlib
@@ -21,6 +20,7 @@ from .index import Wheel, no_cache, write_atomically
 from .outcome import ExitCode, KvpatchError
 from .ranged import RangedFile
 from .sealed import seal, unseal
+from .workshop import workshop
 
 if TYPE_CHECKING:
     import requests
@@ -223,9 +223,8 @@ class RemoteWheel:
         try:
             # A disk may have changed it since.
             if not place.is_file() or sha256_of(place) != self.wheel.sha256:
-                place.parent.mkdir(parents=True, exist_ok=True)
-                with tempfile.TemporaryDirectory(dir=place.parent) as folder:
-                    fetch(self.wheel, Path(folder), lambda _: None).replace(place)
+                with workshop(place.parent) as folder:
+                    fetch(self.wheel, folder, lambda _: None).replace(place)
                 self.traffic.add(self.wheel.size or 0)
         except OSError as error:
             raise no_cache(place.parent, error) from None

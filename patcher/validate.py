@@ -18,6 +18,7 @@ from .checking import Checker
 from .connection import connection
 from .fold import Memo, Options
 from .index_config import configured, extras
+from .leftovers import clear
 from .matrix import Release, Row, Say, Workshop, summary
 from .outcome import ExitCode, KvpatchError
 from .remote import RemoteWheel, Traffic
@@ -89,10 +90,14 @@ def validate(asked: Request, cache: Path, say: Say) -> Matrix:
         workshop = Workshop(discover(), Options(known=load(), memo=Memo()))
         sides = by_version(found)
         newest = {name: side[-1] for name, side in sides.items()}
-        checker = Checker(workshop, Kept.by(workshop.series, cache), newest)
+        kept = Kept.by(workshop.series, cache)
+        stack.enter_context(kept.in_use())
+        checker = Checker(workshop, kept, newest)
         sweep = Sweep(checker, sides, cache, traffic, asked.jobs, say)
         rows, checked = sweep.all(found, frozenset(local))
         reads = reads_of(found)
+        kept.prune()
+    clear(cache)
     pairs = tuple(pair for one in checked for pair in one.pairs)
     unread = tuple(pair for one in checked for pair in one.unread)
     return Matrix(tuple(rows), pairs, traffic, time.monotonic() - begun, reads, unread)

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
-from collections.abc import Mapping
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .digest import sha256
 from .index import write_atomically
+from .leftovers import DAY_S, locked
 from .matrix import Release, Row
 from .sealed import seal, unseal
 
 if TYPE_CHECKING:
     from .series import Series
+
+# Those of another Python's kvpatch, and of the one before an upgrade.
+_KEPT_OTHERS = 3
+_NAME = re.compile(r"[0-9a-f]{16}")
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_TRIES, _PAUSE_S = 50, 0.02
 
 
 @dataclass(frozen=True)
@@ -53,8 +65,71 @@ class Kept:
         if release.key is not None:
             write_atomically(self._place(release), seal(json.dumps(found).encode()))
 
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """While these are read and written no other run prunes them, nor for a day afterwards."""
+        descriptor = _marked(self.folder)
+        try:
+            yield
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def prune(self, now: float | None = None) -> None:
+        """Remove the verdicts of other kvpatch but those last used, and those of the last day.
+
+        What can't be removed stays, without a word.
+        """
+        at = time.time() if now is None else now
+        root = self.folder.parent
+        with contextlib.suppress(OSError):
+            if root.is_symlink():
+                return
+            used = {
+                Path(entry.path): entry.stat(follow_symlinks=False).st_mtime
+                for entry in os.scandir(root)
+                if entry.is_dir(follow_symlinks=False) and _NAME.fullmatch(entry.name)
+            }
+            used.pop(self.folder, None)
+            for folder in sorted(used, key=lambda one: -used[one])[_KEPT_OTHERS:]:
+                if at - used[folder] >= DAY_S:
+                    _remove(folder, at)
+
     def _place(self, release: Release) -> Path:
         return self.folder / f"{release.package}-{release.version}-{str(release.key)[:16]}.json"
+
+
+def _marked(folder: Path) -> int | None:
+    """The folder, held and marked as used now; None where that can't be, as in a read-only cache.
+
+    Closing it lets go.
+    """
+    with contextlib.suppress(OSError):
+        for _ in range(_TRIES):
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(folder, _FOLDER)
+            # Only who removes the folder holds it otherwise, and that for a moment.
+            if locked(descriptor, fcntl.LOCK_SH) and os.fstat(descriptor).st_nlink:
+                with contextlib.suppress(OSError):
+                    os.utime(descriptor)
+                return descriptor
+            os.close(descriptor)
+            time.sleep(_PAUSE_S)
+    return None
+
+
+def _remove(folder: Path, now: float) -> None:
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, _FOLDER)
+        try:
+            # It may have come into use since it was found.
+            free = locked(descriptor, fcntl.LOCK_EX)
+            if free and now - os.fstat(descriptor).st_mtime >= DAY_S:
+                for entry in [*os.scandir(descriptor)]:
+                    os.unlink(entry.name, dir_fd=descriptor)
+                folder.rmdir()
+        finally:
+            os.close(descriptor)
 
 
 def remembered(row: Row, beside: Release, memory: Mapping[str, Any]) -> dict[str, Any]:

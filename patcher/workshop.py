@@ -25,8 +25,7 @@ def workshop(beside: Path) -> Iterator[Path]:
         OSError: it can't be made.
     """
     beside.mkdir(parents=True, exist_ok=True)
-    for old in beside.glob(f"{PREFIX}*"):
-        _sweep(old)
+    sweep(beside)
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=beside))
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -39,12 +38,18 @@ def workshop(beside: Path) -> Iterator[Path]:
         os.close(lock)
 
 
-def _sweep(folder: Path) -> None:
+def sweep(beside: Path, prefix: str = PREFIX, young_s: float = _YOUNG_S) -> None:
+    """Remove the folders in ``beside`` that begin so, are older, and no living process holds."""
+    for old in beside.glob(f"{prefix}*"):
+        _sweep(old, young_s)
+
+
+def _sweep(folder: Path, young_s: float) -> None:
     with contextlib.suppress(OSError):
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             # One that was made just now may not be locked yet.
-            if time.time() - os.fstat(lock).st_mtime < _YOUNG_S:
+            if time.time() - os.fstat(lock).st_mtime < young_s:
                 return
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -309,6 +310,31 @@ def test_a_cache_that_can_t_be_written_is_no_answer(
     assert (ran.code, [error["code"] for error in ran.envelope["errors"]]) == (4, ["no-cache"])
     left_out = [row["error"] for row in ran.data["releases"] if row["error"]]
     assert {error["code"] for error in [*left_out, *ran.data["unread"]]} == {"no-cache"}
+
+
+def test_a_run_clears_away_what_killed_ones_left_and_what_other_kvpatch_found(
+    index: SmallIndex,
+) -> None:
+    first = kvpatch("validate", "--json")
+    (own,) = (index_folder() / "verdicts").iterdir()
+    others = [own.with_name(f"{number:016x}") for number in range(5)]
+    for number, other in enumerate(others):
+        other.mkdir()
+        os.utime(other, (number, number))
+    half, written = own / ".new-killed", next((index_folder() / "files").iterdir()) / ".new-young"
+    half.touch()
+    written.touch()
+    os.utime(half, (1, 1))
+    # Somebody looked when the first run ended.
+    again = kvpatch("validate", "--json")
+    assert (half.exists(), again.data["pairs"]) == (True, first.data["pairs"])
+    (stamp,) = index_folder().glob(".left*")
+    os.utime(stamp, (1, 1))
+    again = kvpatch("validate", "--json")
+    assert (half.exists(), written.exists()) == (False, True)
+    assert sorted(own.parent.iterdir()) == sorted([*others[-3:], own])
+    assert again.data["pairs"] == first.data["pairs"]
+    assert again.err == kvpatch("validate", "--json").err
 
 
 def test_a_damaged_cache_is_read_anew(index: SmallIndex) -> None:

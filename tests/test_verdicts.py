@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,6 +71,117 @@ def test_other_patches_have_other_verdicts(tmp_path: Path) -> None:
     changed = Series((replace(first, digest="0" * 64), *others))
     assert Kept.by(series, tmp_path) == Kept.by(series, tmp_path)
     assert Kept.by(series, tmp_path) != Kept.by(changed, tmp_path)
+
+
+DAY_S = 24 * 3600.0
+USE = """
+import sys
+from pathlib import Path
+from kvpatch.verdicts import Kept
+
+with Kept(Path(sys.argv[1])).in_use():
+    print("in use", flush=True)
+    sys.stdin.read()
+"""
+
+
+def several(root: Path) -> list[Path]:
+    """Folders of verdicts, the one used last first, all of them old."""
+    folders = [root / f"{number:016x}" for number in range(6)]
+    for number, folder in enumerate(folders):
+        folder.mkdir(parents=True)
+        (folder / "vllm-0.25.1-0.json").write_text("{}")
+        os.utime(folder, (1_000_000 - number, 1_000_000 - number))
+    return folders
+
+
+def left(root: Path) -> list[Path]:
+    return sorted(root.iterdir())
+
+
+def test_of_other_kvpatch_those_last_used_are_kept_and_older_ones_removed(tmp_path: Path) -> None:
+    folders = several(tmp_path)
+    # Its own is the one that was used least.
+    own = Kept(folders[-1])
+    own.prune(1_000_000 + 100)
+    assert left(tmp_path) == folders
+    own.prune(1_000_000 + DAY_S)
+    assert left(tmp_path) == [*folders[:3], folders[-1]]
+    assert all(list(folder.iterdir()) for folder in left(tmp_path))
+
+
+def test_verdicts_that_a_running_kvpatch_uses_are_not_removed(tmp_path: Path) -> None:
+    folders = several(tmp_path)
+    command = [sys.executable, "-c", USE, str(folders[4])]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"in use\n"
+    # To be used makes them the youngest; it's the lock that is looked at here.
+    os.utime(folders[4], (1_000_000 - 4, 1_000_000 - 4))
+    own = Kept(folders[-1])
+    own.prune(1_000_000 + DAY_S)
+    assert left(tmp_path) == [*folders[:3], folders[4], folders[-1]]
+    child.kill()
+    child.communicate()
+    own.prune(1_000_000 + DAY_S)
+    assert left(tmp_path) == [*folders[:3], folders[-1]]
+
+
+def test_to_be_used_counts_though_nothing_is_written(tmp_path: Path) -> None:
+    folders = several(tmp_path)
+    with Kept(folders[4]).in_use():
+        pass
+    Kept(folders[-1]).prune(time.time() + DAY_S + 60)
+    assert left(tmp_path) == [*folders[:2], *folders[4:]]
+
+
+def test_neither_links_nor_what_is_not_kvpatchs_are_removed(tmp_path: Path) -> None:
+    root, elsewhere = tmp_path / "verdicts", tmp_path / "elsewhere"
+    folders = several(root)
+    several(elsewhere)
+    link, odd = root / ("f" * 16), root / "notes"
+    link.symlink_to(elsewhere / f"{0:016x}")
+    odd.mkdir()
+    (folders[4] / "folder").mkdir()
+    (folders[3] / "link").symlink_to(elsewhere / f"{1:016x}" / "vllm-0.25.1-0.json")
+    os.utime(odd, (1, 1))
+    for folder in folders[3:5]:
+        os.utime(folder, (1, 1))
+    Kept(folders[-1]).prune(1_000_000 + DAY_S)
+    assert left(root) == [*folders[:3], *folders[4:], link, odd]
+    assert len([*elsewhere.rglob("*.json")]) == 6
+    linked = tmp_path / "linked"
+    linked.symlink_to(elsewhere)
+    Kept(linked / f"{5:016x}").prune(1_000_000 + DAY_S)
+    assert len([*elsewhere.rglob("*.json")]) == 6
+
+
+def test_a_folder_that_is_removed_while_one_starts_to_use_it_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = several(tmp_path)
+    descriptor = os.open(folders[0], os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+    def removed(_: float) -> None:
+        (folders[0] / "vllm-0.25.1-0.json").unlink(missing_ok=True)
+        folders[0].rmdir()
+        os.close(descriptor)
+
+    monkeypatch.setattr("kvpatch.verdicts.time.sleep", removed)
+    kept = Kept(folders[0])
+    with kept.in_use():
+        kept.keep(release(), {"rows": {}})
+        assert kept.of(release()) == {"rows": {}}
+        Kept(folders[1]).prune(time.time() + 2 * DAY_S)
+        assert kept.of(release()) == {"rows": {}}
+
+
+def test_where_nothing_can_be_written_nothing_is_said() -> None:
+    kept = Kept(Path("/proc/kvpatch/verdicts/0"))
+    with kept.in_use():
+        kept.prune()
+    assert kept.of(release()) == {}
 
 
 def test_a_row_of_an_error_is_not_remembered() -> None:
