@@ -110,6 +110,10 @@ def test_whose_file_it_is_that_can_t_be_read_is_told(
     with pytest.raises(UnreadError, match="it is damaged") as caught:
         workshop.pair(pair["vllm"], pair["lmcache"])
     assert (caught.value.package, caught.value.code) == (package, "bad-wheel")
+    monkeypatch.setattr(pair[package].holder, "opaque", broken)
+    with pytest.raises(UnreadError) as caught:
+        pair[package].opaque("vllm.attention")
+    assert (caught.value.package, caught.value.hint) == (package, "try again")
 
 
 def test_the_summary_counts_what_people_ask_for(workshop: Workshop) -> None:
