@@ -16,7 +16,7 @@ from kvpatch.index import releases
 from kvpatch.index_config import Index, configured, trusted
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.trusted import TrustedHosts, of_pip, of_uv
-from web import Answer, Asked, Web, page, self_signed, serving
+from web import Answer, Asked, Web, page, serving, untrusted
 
 WHEEL = "demo-1.0-py3-none-any.whl"
 LISTED = {"/simple/demo/": page([WHEEL])}
@@ -24,7 +24,7 @@ LISTED = {"/simple/demo/": page([WHEEL])}
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return self_signed(tmp_path_factory.mktemp("tls"))
+    return untrusted(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture

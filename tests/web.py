@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import ssl
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+import trustme
 
 
 @dataclass
@@ -104,15 +105,12 @@ def serving(
         thread.join()
 
 
-def self_signed(folder: Path) -> Path:
-    """A certificate for 127.0.0.1 and localhost that nobody has signed, with its key."""
-    made = folder / "self-signed.pem"
-    names = "subjectAltName=IP:127.0.0.1,DNS:localhost"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    command += ["-subj", "/CN=127.0.0.1", "-addext", names]
-    command += ["-keyout", str(made), "-out", str(folder / "certificate.pem")]
-    subprocess.run(command, check=True, capture_output=True)
-    made.write_text(made.read_text() + (folder / "certificate.pem").read_text())
+def untrusted(folder: Path) -> Path:
+    """A certificate for 127.0.0.1 and localhost of an authority that nobody knows, with its key."""
+    made = folder / "untrusted.pem"
+    trustme.CA().issue_cert("127.0.0.1", "localhost").private_key_and_cert_chain_pem.write_to_path(
+        made
+    )
     return made
 
 
