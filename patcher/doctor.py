@@ -10,7 +10,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from . import environment, key_history, templates, ways_out
+from . import environment, key_history, serve_file, templates, ways_out
 from .coercion import effective
 from .curing import pair_on
 from .diagnosis import Check, State, fail, not_checked, ok
@@ -145,6 +145,8 @@ def _look(where: Where, disk: Disk, asked: Asked) -> _Seen:
     if asked.pid is not None:
         environ = environment.from_process(asked.pid)
         launch = server_of(environment.command_of(asked.pid))
+        if launch is not None:
+            launch = serve_file.followed(launch, pair.vllm, serve_file.of_process(asked.pid))
         if asked.profile is None and named is None:
             # The one that the process itself was given; its variables alone where it was not.
             found_at = environ.get(CONFIG_VARIABLE)
@@ -233,6 +235,8 @@ def _configuration(seen: _Seen, pid: int | None) -> Iterator[Check]:
         if seen.launch is None:
             told = f"the command of process {pid} starts no vLLM server"
             yield not_checked("flags", told, "give the pid of the process that `vllm serve` is")
+        elif seen.launch.config is not None and seen.launch.config.read:
+            yield ok("vLLM's file", f"its options are read from {seen.launch.config.path}")
     python = seen.host.environment.interpreter
     around = Surroundings(
         seen.environ,

@@ -29,6 +29,8 @@ def _todo(finding: Finding) -> str:
         return finding.fix.sentence
     if finding.level is Level.NOTE:
         return ""
+    if finding.path:
+        return f"change {f'line {finding.line} of ' if finding.line else ''}{finding.path}"
     if finding.source == "launch":
         return "change the command that starts vLLM"
     if finding.source == "environment":

@@ -5,16 +5,24 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+from . import script_path
 from .outcome import ExitCode, KvpatchError
+from .serve_config import SWITCHES, Origin, ServeConfig
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _TRANSFER = "kv-transfer-config"
-_SWITCHES = frozenset({"enable-prefix-caching", "enforce-eager"})
+_NOTHING = ("", "None")
+_SAME = (
+    frozenset({"compilation-config", "cc", "O"}),
+    frozenset({"tensor-parallel-size", "tp"}),
+    frozenset({"pipeline-parallel-size", "pp"}),
+)
+"""Names of one option each."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +32,13 @@ class Launch:
     Attributes:
         flags: by name without dashes; True for a switch, False for its ``no-`` form.
         environ: variables that are set in front of the command.
-        transfer: ``--kv-transfer-config`` with its dotted forms merged in.
+        transfer: ``--kv-transfer-config``, or what its dotted forms say where there are any.
         problem: why that can't be read; empty where it can.
         model: the first word behind ``serve``.
+        args: what vLLM is given, from ``serve`` on or behind its module; empty for no vLLM.
+        folder: where the command changes to before; empty where that can't be known.
+        config: what ``--config FILE`` came to; None where it names none, or nobody looked.
+        origins: where those flags were written that the file set.
     """
 
     flags: Mapping[str, str | bool]
@@ -34,6 +46,43 @@ class Launch:
     transfer: Mapping[str, Any] = field(default_factory=dict)
     problem: str = ""
     model: str | None = None
+    args: tuple[str, ...] = ()
+    folder: str | None = None
+    config: ServeConfig | None = None
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+
+    def with_config(self, config: ServeConfig) -> Launch:
+        """The same with the options of vLLM's configuration file, which the command's own beat."""
+        words = [word for word, _ in config.words]
+        taken = set(self.flags).union(*(same for same in _SAME if same & set(self.flags)))
+        read = [(name, value, at) for name, value, at in _flags_at(words) if name not in taken]
+        flags = {**{name: value for name, value, _ in read}, **self.flags}
+        transfer, problem = _transfer(flags)
+        model = flags.get("model")
+        return replace(
+            self,
+            flags=flags,
+            transfer=transfer,
+            problem=problem,
+            model=self.model or (model if isinstance(model, str) else None),
+            config=config,
+            origins={name: config.words[at][1] for name, _, at in read},
+        )
+
+    def origin(self, *names: str) -> Origin | None:
+        """Where the first of these flags, or a dotted form of it, was written in the file."""
+        found = (
+            origin
+            for name in names
+            for flag, origin in self.origins.items()
+            if flag == name or flag.startswith(f"{name}.")
+        )
+        return next(found, None)
+
+    @property
+    def known(self) -> bool:
+        """Whether a flag that is not here is not given."""
+        return self.config is None or self.config.known
 
     @property
     def extra(self) -> Mapping[str, Any]:
@@ -79,18 +128,21 @@ class Launch:
                     continue
                 if mode is not None:
                     return str(mode).upper()
-            dotted = self.flags.get(f"{name}.cudagraph-mode")
+            dotted = self.flags.get(f"{name}.cudagraph_mode")
             if isinstance(dotted, str):
                 return dotted.upper()
         return None
 
 
-def parse_script(text: str) -> Launch | None:
+def parse_script(text: str, here: str = "") -> Launch | None:
     """The command that starts vLLM in a shell script, with what is exported before it.
 
-    What the script sources or computes is not followed. None where no line starts vLLM.
+    What the script sources or computes is not followed, but for ``here``, the folder it is in,
+    and the names of files and folders. None where no line starts vLLM.
     """
     environ: dict[str, str] = {}
+    folders: dict[str, str] = {}
+    folder: str | None = None
     left = ""
     for line in text.replace("\\\n", " ").splitlines():
         if not left and line.lstrip().startswith("#"):
@@ -101,10 +153,16 @@ def parse_script(text: str) -> Launch | None:
         except ValueError:
             # A quoted word goes on in the next line.
             continue
-        left = ""
         if _starts_vllm(words):
             found = _parsed(_one_command(words))
-            return replace(found, environ={**environ, **found.environ})
+            within = {**environ, **folders}
+            folder = script_path.changed(left, words, folder, within, here)
+            args = script_path.config_named(found.args, within, here)
+            environ = {**environ, **found.environ}
+            return replace(found, environ=environ, folder=folder, args=args)
+        folder = script_path.changed(left, words, folder, {**environ, **folders}, here)
+        folders.update(script_path.own_folder(left, here))
+        left = ""
         assigned = words[1:] if words[:1] == ["export"] else words
         if assigned and all(_ASSIGNMENT.match(word) for word in assigned):
             environ.update(_assigned(word) for word in assigned if not re.search("[$`]", word))
@@ -177,36 +235,59 @@ def _parsed(words: list[str]) -> Launch:
         model = None if following.startswith("-") else following
     named = flags.get("model")
     return Launch(
-        flags, environ, transfer, problem, model or (named if isinstance(named, str) else None)
+        flags,
+        environ,
+        transfer,
+        problem,
+        model or (named if isinstance(named, str) else None),
+        tuple(_args(words)),
     )
 
 
-def _flags(words: list[str]) -> Iterator[tuple[str, str | bool]]:
+def _args(words: Sequence[str]) -> Sequence[str]:
+    """What the vLLM that words start is given."""
+    for place, word in enumerate(words):
+        if word.rpartition("/")[2] == "vllm" and words[place + 1 : place + 2] == ["serve"]:
+            return words[place + 1 :]
+        if word.startswith("vllm.entrypoints."):
+            return words[place + 1 :]
+    return ()
+
+
+def _flags(words: Sequence[str]) -> Iterator[tuple[str, str | bool]]:
+    for name, value, _ in _flags_at(words):
+        yield name, value
+
+
+def _flags_at(words: Sequence[str]) -> Iterator[tuple[str, str | bool, int]]:
+    """Name, value and place of each flag."""
     for place, word in enumerate(words):
         if word == "-O" or not re.match(r"--?[A-Za-z]", word):
             if word == "-O" and place + 1 < len(words):
-                yield "O", words[place + 1]
+                yield "O", words[place + 1], place
             continue
         name, equals, value = word.lstrip("-").partition("=")
         # vLLM takes underscores for dashes in the name, not in what stands behind a dot.
         head, dot, tail = name.partition(".")
-        name = head.replace("_", "-") + dot + tail.replace("_", "-")
+        name = head.replace("_", "-") + dot + tail
         if equals:
-            yield name, value
+            yield name, value, place
             continue
         following = words[place + 1] if place + 1 < len(words) else "--"
-        if name.removeprefix("no-") in _SWITCHES:
-            yield name.removeprefix("no-"), not name.startswith("no-")
+        if name.removeprefix("no-") in SWITCHES:
+            yield name.removeprefix("no-"), not name.startswith("no-"), place
         elif following.startswith("-") and not re.match(r"-\d", following):
-            yield name, True
+            yield name, True, place
         else:
-            yield name, following
+            yield name, following, place
 
 
 def _transfer(flags: Mapping[str, str | bool]) -> tuple[Mapping[str, Any], str]:
     found: dict[str, Any] = {}
+    dotted = {name: value for name, value in flags.items() if name.startswith(f"{_TRANSFER}.")}
     text = flags.get(_TRANSFER)
-    if text is not None:
+    # vLLM puts what the dotted forms say behind the rest as one object, which beats the other.
+    if text is not None and text not in _NOTHING and not dotted:
         try:
             read = json.loads(text) if isinstance(text, str) else None
         except ValueError as error:
@@ -214,16 +295,18 @@ def _transfer(flags: Mapping[str, str | bool]) -> tuple[Mapping[str, Any], str]:
         if not isinstance(read, dict):
             return {}, "it is not a JSON object"
         found.update(read)
-    for name, value in flags.items():
-        if name.startswith(f"{_TRANSFER}.") and isinstance(value, str):
+    for name, value in dotted.items():
+        if isinstance(value, str):
             path = name.split(".")[1:]
             into = found
             for part in path[:-1]:
-                into = into.setdefault(part.replace("-", "_"), {})
+                if not isinstance(into.get(part), dict):
+                    into[part] = {}
+                into = into[part]
             try:
-                into[path[-1].replace("-", "_")] = json.loads(value)
+                into[path[-1]] = json.loads(value)
             except ValueError:
-                into[path[-1].replace("-", "_")] = value
+                into[path[-1]] = value
     return found, ""
 
 

@@ -145,5 +145,7 @@ def _without_file(finding: Finding) -> Finding:
     return replace(finding, source=source, fix=None)
 
 
-def _order(finding: Finding) -> tuple[int, int, str, str]:
-    return (finding.line or 10**9, finding.column, finding.rule.id, finding.key)
+def _order(finding: Finding) -> tuple[int, int, int, str, str]:
+    """First the file, by its lines, then vLLM's own, then what has no line."""
+    where = 2 if not (finding.line or finding.path) else 1 if finding.path else 0
+    return (where, finding.line, finding.column, finding.rule.id, finding.key)

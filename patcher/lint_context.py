@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
@@ -103,7 +103,15 @@ class Context:
         line, column = (entry.line, entry.column) if entry and source == "file" else (0, 0)
         # What was written elsewhere is not mended in the file.
         certain = fix if source == "file" else None
-        return Finding(rule, message, key, source, line, column, certain, lower, todo)
+        found = Finding(rule, message, key, source, line, column, certain, lower, todo)
+        return self.written(found) if source == "launch" else found
+
+    def written(self, found: Finding) -> Finding:
+        """A finding about the connector's configuration, where vLLM's file has that."""
+        origin = self.launch.origin("kv-transfer-config") if self.launch else None
+        if origin is None:
+            return found
+        return replace(found, path=origin.path, line=origin.line, column=origin.column)
 
     def value(self, name: str) -> Any:
         """A key's value as LMCache will have it."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
@@ -12,11 +14,19 @@ from . import layer_dtype, rules
 from .lint_context import Context
 from .rules import Finding, Level, spelt
 
+if TYPE_CHECKING:
+    from .launch import Launch
+    from .serve_config import Origin, ServeConfig
+
 BARE_SETTING = Version("0.17.0")
 """From here on vLLM reads use_layerwise in the connector's extra config to choose its graphs."""
 _SAFE_MODES = ("PIECEWISE", "NONE", "0")
 _CONFIG_FILE = "LMCACHE_CONFIG_FILE"
 _UTILIZATION = "gpu-memory-utilization"
+_TRANSFER = "kv-transfer-config"
+_APART = ": vLLM takes its dotted forms alone where there are any"
+_OFFLOADING = ("kv-offloading-backend", "kv-offloading-size")
+_MODES = ("compilation-config", "cc", "O")
 _DEFAULT_UTILIZATION = 0.9
 
 
@@ -25,30 +35,70 @@ def launch(context: Context) -> Iterator[Finding]:
     given = context.launch
     if given is None:
         return
+    if given.config is not None:
+        yield from _serve_config(given.config)
     if given.problem:
-        yield _found(rules.CONNECTOR, f"--kv-transfer-config: {given.problem}")
+        told = f"--kv-transfer-config: {given.problem}"
+        yield _found(given, rules.CONNECTOR, told, _TRANSFER)
         return
-    if not given.in_process:
+    if not given.in_process and (given.known or given.transfer):
         name = given.transfer.get("kv_connector")
-        told = f"--kv-transfer-config names {name}" if name else "there is no --kv-transfer-config"
+        if name:
+            told = f"--kv-transfer-config names {name}"
+        elif given.transfer:
+            told = "--kv-transfer-config names no kv_connector"
+            told += _APART if _TRANSFER in given.flags else ""
+        else:
+            told = f"there is no --kv-transfer-config{_nor(given)}"
         yield _found(
+            given,
             rules.CONNECTOR,
             f"{told}; LMCache's is "
             '--kv-transfer-config \'{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}\'',
+            _TRANSFER,
         )
-    if given.transfer and {"kv-offloading-backend", "kv-offloading-size"} & set(given.flags):
-        yield _found(rules.OFFLOADING, "give --kv-transfer-config alone")
+    offloading = [name for name in _OFFLOADING if name in given.flags]
+    if given.transfer and offloading:
+        yield _found(given, rules.OFFLOADING, "give --kv-transfer-config alone", *offloading)
     if context.blends:
-        if given.on("enable-prefix-caching") is not False:
-            yield _found(rules.PREFIX, "blending needs --no-enable-prefix-caching")
+        yield from _prefix(given)
         yield from _graphs(context)
     yield from _dtype(context)
     yield from _memory(context)
 
 
+def _serve_config(config: ServeConfig) -> Iterator[Finding]:
+    """What is wrong with vLLM's own configuration file."""
+    if config.unread:
+        told = f"--config {spelt(config.path)} was not read: {config.unread}"
+        todo = "run kvpatch where vLLM reads it, or name it by its absolute path"
+        found = Finding(rules.SERVE_UNREAD, f"{told}: {todo}", "config", "launch", todo=todo)
+        yield replace(found, path=config.path)
+    for rule, problems in ((rules.DUPLICATE, config.twice), (rules.SERVE_CONFIG, config.problems)):
+        for problem in problems:
+            lower = None if problem.certain else Level.NOTE
+            found = Finding(rule, problem.message, "config", "launch", lower=lower)
+            yield _at(found, problem.origin)
+
+
+def _prefix(given: Launch) -> Iterator[Finding]:
+    name = "enable-prefix-caching"
+    if given.on(name) is False or (given.on(name) is None and not given.known):
+        return
+    told = f"blending needs --no-{name}"
+    dropped = given.config.dropped.get(name) if given.config else None
+    if dropped is not None and given.on(name) is None:
+        told += f": vLLM makes nothing of {name}: false in a file; write no-{name}: true there"
+        yield _at(Finding(rules.PREFIX, told, "", "launch"), dropped)
+    else:
+        yield _found(given, rules.PREFIX, told, name)
+
+
 def _graphs(context: Context) -> Iterator[Finding]:
     given = context.launch
     if given is None or given.on("enforce-eager") or given.graphs in _SAFE_MODES:
+        return
+    if not given.known and not given.graphs:
         return
     bare = any(extra.get("use_layerwise") is True for extra in given.extras)
     newer = context.vllm is not None and context.vllm >= BARE_SETTING
@@ -61,20 +111,25 @@ def _graphs(context: Context) -> Iterator[Finding]:
     else:
         right = setting if newer else eager
     told = "use_layerwise in the file is not seen by vLLM" if not bare else "vLLM does not read it"
-    yield _found(rules.GRAPHS, f"{told}: give {right}")
+    yield _found(given, rules.GRAPHS, f"{told}: give {right}", *_MODES, _TRANSFER)
 
 
 def _dtype(context: Context) -> Iterator[Finding]:
     """The KV cache's dtype against a transfer that goes layer by layer."""
-    dtype = context.launch.flags.get("kv-cache-dtype") if context.launch else None
-    if not isinstance(dtype, str) or not (context.blends or context.value("use_layerwise")):
+    given = context.launch
+    dtype = given.flags.get("kv-cache-dtype") if given else None
+    if (
+        given is None
+        or not isinstance(dtype, str)
+        or not (context.blends or context.value("use_layerwise"))
+    ):
         return
     refused = layer_dtype.refused(dtype, context.lmcache, context.vllm)
     if refused is not False:
         where = "" if refused else f" with vLLM {layer_dtype.PACKED} or newer"
         told = f"--kv-cache-dtype: {layer_dtype.told(spelt(dtype))}{where}: leave it at auto"
         lower = None if refused else Level.NOTE
-        yield Finding(rules.KV_DTYPE, told, "", "launch", lower=lower)
+        yield _found(given, rules.KV_DTYPE, told, "kv-cache-dtype", lower=lower)
 
 
 def _memory(context: Context) -> Iterator[Finding]:
@@ -83,6 +138,8 @@ def _memory(context: Context) -> Iterator[Finding]:
     if given is None or not context.gds or not isinstance(size, int):
         return
     text = given.flags.get(_UTILIZATION)
+    if text is None and not given.known:
+        return
     try:
         share = float(str(text)) if text is not None else _DEFAULT_UTILIZATION
     except ValueError:
@@ -93,7 +150,7 @@ def _memory(context: Context) -> Iterator[Finding]:
         told += f": lower it by the {size} MiB of the GDS buffer over the GPU's memory"
         # The default leaves room beside it, and the GPU's memory is not known.
         lower = Level.NOTE if text is None else None
-        yield Finding(rules.MEMORY, told, source="launch", lower=lower)
+        yield _found(given, rules.MEMORY, told, _UTILIZATION, lower=lower)
 
 
 def environment(context: Context) -> Iterator[Finding]:
@@ -140,5 +197,21 @@ def _same(named: str, path: str) -> bool:
         return os.path.abspath(named) == os.path.abspath(path)  # noqa: PTH100
 
 
-def _found(rule: rules.Rule, told: str) -> Finding:
-    return Finding(rule, told, source="launch")
+def _found(
+    given: Launch, rule: rules.Rule, told: str, *names: str, lower: Level | None = None
+) -> Finding:
+    """A finding about the first of these flags, at its place where the file set it."""
+    return _at(Finding(rule, told, source="launch", lower=lower), given.origin(*names))
+
+
+def _at(finding: Finding, origin: Origin | None) -> Finding:
+    if origin is None:
+        return finding
+    return replace(finding, path=origin.path, line=origin.line, column=origin.column)
+
+
+def _nor(given: Launch) -> str:
+    """Where else was looked."""
+    if given.config is None or not given.config.read:
+        return ""
+    return f" in the command, nor in {given.config.path}"

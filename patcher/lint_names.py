@@ -45,7 +45,7 @@ def overrides(context: Context) -> Iterator[Finding]:
             told += f"; it is lmcache.{right} here" if right else ""
         else:
             continue
-        yield Finding(rules.OVERRIDE, told, shown, "launch")
+        yield context.written(Finding(rules.OVERRIDE, told, shown, "launch"))
 
 
 def variables(context: Context) -> Iterator[Finding]:

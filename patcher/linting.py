@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import key_history
+from . import key_history, serve_file
 from .lint import Linted, Surroundings, lint
 from .outcome import ExitCode, KvpatchError, Report
 from .release import Release, find_release
@@ -74,6 +74,8 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
     path = path or _named(launch, environ)
     file = read_yaml(path) if path else YamlFile(_variables(asked), "", written=False)
     release = find_release(asked.python, asked.site, asked.lmcache, asked.vllm)
+    if launch is not None:
+        launch = serve_file.followed(launch, release.vllm, _base(asked))
     around = Surroundings(
         environ,
         asked.pid is not None,
@@ -124,11 +126,12 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
         "file": file.path if file.written else None,
         "lmcache": str(release.lmcache),
         "vllm": str(release.vllm) if release.vllm else None,
-        "findings": [_finding_data(finding) for finding in linted.findings],
+        "serve_config": _serve_config(launch) or None,
+        "findings": [_finding_data(finding, file) for finding in linted.findings],
         "fixed": fixed,
         "values": _values(linted),
     }
-    text = _text(file, release, linted, fixed)
+    text = _text(file, release, linted, fixed, _serve_config(launch))
     if refused is not None:
         return Report("lint", text, data, refused.exit_code, (refused,), tuple(notes))
     code = ExitCode.DONE if linted.clean else ExitCode.NO
@@ -173,24 +176,13 @@ def _launch(given: str) -> Launch:
     """
     from .launch import parse_launch, parse_script
 
-    script = Path(given)
-    try:
-        text = script.read_bytes()[:_MOST_BYTES] if script.is_file() else None
-    except ValueError:
-        # A null byte in it: no path.
-        text = None
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            text = None
-        else:
-            raise KvpatchError(
-                "unreadable",
-                f"{given} can't be read: {error.strerror}",
-                "name a script that this user may read, or give the command itself",
-                ExitCode.ENVIRONMENT,
-            ) from None
-    if text is not None:
-        found = parse_script(text.decode("utf-8", "replace"))
+    script = _script(given)
+    if script is not None:
+        try:
+            text = script.read_bytes()[:_MOST_BYTES]
+        except OSError as error:
+            raise _unreadable(given, error) from None
+        found = parse_script(text.decode("utf-8", "replace"), str(script.absolute().parent))
         if found is None:
             told = f"{given} is a file in which no line starts vLLM"
             raise _no_command(told)
@@ -199,6 +191,28 @@ def _launch(given: str) -> Launch:
     if not launch.flags and launch.model is None:
         raise _no_command(f"--serve {given!r} is no command that starts vLLM, and no file")
     return launch
+
+
+def _script(given: str) -> Path | None:
+    """The script of that name; None where it is a command."""
+    try:
+        return Path(given) if Path(given).is_file() else None
+    except ValueError:
+        # A null byte in it: no path.
+        return None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return None
+        raise _unreadable(given, error) from None
+
+
+def _unreadable(given: str, error: OSError) -> KvpatchError:
+    return KvpatchError(
+        "unreadable",
+        f"{given} can't be read: {error.strerror}",
+        "name a script that this user may read, or give the command itself",
+        ExitCode.ENVIRONMENT,
+    )
 
 
 def _no_command(told: str) -> KvpatchError:
@@ -210,14 +224,36 @@ def _no_command(told: str) -> KvpatchError:
     )
 
 
-def _text(file: YamlFile, release: Release, linted: Linted, fixed: list[str]) -> str:
+def _base(asked: Asked) -> serve_file.Base:
+    """From where vLLM reads the file of its --config."""
+    if asked.serve is None and asked.pid is not None:
+        return serve_file.of_process(asked.pid)
+    folders = [Path.cwd()]
+    script = _script(asked.serve or "")
+    if script is not None:
+        folders.append(script.absolute().parent)
+    return serve_file.Base(tuple(dict.fromkeys(folders)))
+
+
+def _serve_config(launch: Launch | None) -> str:
+    """vLLM's own configuration file, where it was read; empty where not."""
+    config = launch.config if launch else None
+    return config.path if config and config.read else ""
+
+
+def _text(
+    file: YamlFile, release: Release, linted: Linted, fixed: list[str], serve_config: str
+) -> str:
     path = file.path
     would = "with each key there once, --fix would" if file.problems else "--fix would"
     beside = f" with vLLM {release.vllm}" if release.vllm else ""
     lines = [f"{path}, for LMCache {release.lmcache}{beside}"]
+    lines += [f"  with vLLM's options in {serve_config}"] if serve_config else []
     lines += [f"  fixed: {sentence}" for sentence in fixed]
     for finding in linted.findings:
-        place = f"{path}:{finding.line}:{finding.column}" if finding.line else finding.source
+        within = finding.path or path
+        place = finding.path or finding.source
+        place = f"{within}:{finding.line}:{finding.column}" if finding.line else place
         lines.append("")
         lines.append(f"{place}: {finding.level.value} {finding.rule.id} {finding.message}")
         lines.append(f"    {finding.rule.why}")
@@ -231,7 +267,7 @@ def _text(file: YamlFile, release: Release, linted: Linted, fixed: list[str]) ->
     return "\n".join([*lines, "", total])
 
 
-def _finding_data(finding: Finding) -> Mapping[str, Any]:
+def _finding_data(finding: Finding, file: YamlFile) -> Mapping[str, Any]:
     return {
         "rule": finding.rule.id,
         "name": finding.rule.name,
@@ -240,6 +276,7 @@ def _finding_data(finding: Finding) -> Mapping[str, Any]:
         "why": finding.rule.why,
         "key": finding.key,
         "source": finding.source,
+        "file": finding.path or (file.path if finding.line else None),
         "line": finding.line or None,
         "column": finding.column or None,
         "fix": finding.fix.sentence if finding.fix else None,

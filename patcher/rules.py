@@ -65,6 +65,7 @@ class Finding:
         fix: where it is certain.
         level: where this finding is less bad than its rule.
         todo: what cures it, at the end of the message too; empty where that is to change a value.
+        path: of the file that it is about; empty for LMCache's own, which was checked.
     """
 
     rule: Rule
@@ -76,6 +77,7 @@ class Finding:
     fix: Fix | None = None
     lower: Level | None = None
     todo: str = ""
+    path: str = ""
 
     @property
     def level(self) -> Level:
@@ -302,6 +304,18 @@ KV_DTYPE = _rule(
     Level.ERROR,
     "Blending moves the KV cache layer by layer; from vLLM 0.26 on a patch does, in bfloat16, "
     "float16 and float32 alone.",
+)
+SERVE_CONFIG = _rule(
+    "057",
+    "serve-config",
+    Level.ERROR,
+    "vLLM stops at its start, or runs without what the file of --config says.",
+)
+SERVE_UNREAD = _rule(
+    "058",
+    "serve-config-not-read",
+    Level.WARNING,
+    "Options in the file of --config are not known here, so none was taken for missing.",
 )
 OTHER_FILE = _rule(
     "060",

@@ -13,7 +13,7 @@ SCHEMA_URI = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def sarif(path: str, findings: Sequence[Finding]) -> dict[str, Any]:
-    """The log of one run over one file."""
+    """The log of one run over one file, and over what vLLM is started with."""
     place = {rule.id: number for number, rule in enumerate(rules.ALL)}
     driver = {
         "name": "kvpatch lint",
@@ -44,7 +44,7 @@ def sarif(path: str, findings: Sequence[Finding]) -> dict[str, Any]:
 
 
 def _location(path: str, finding: Finding) -> dict[str, Any]:
-    shown = Path(path)
+    shown = Path(finding.path or path)
     uri = shown.as_uri() if shown.is_absolute() else shown.as_posix()
     # A finding about the whole is shown at the first line: a region has to be one.
     region = {"startLine": max(finding.line, 1), "startColumn": max(finding.column, 1)}

@@ -46,6 +46,7 @@ class YamlFile:
     """What came of a file: entries by name, ``extra_config.NAME`` for those inside of it.
 
     ``written`` is false where there is none, and LMCache is configured by variables alone.
+    ``empty`` is true where YAML has nothing there, not even an empty mapping.
     """
 
     path: str
@@ -54,6 +55,7 @@ class YamlFile:
     entries: Mapping[str, Entry] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
     written: bool = True
+    empty: bool = False
 
     @property
     def readable(self) -> bool:
@@ -67,17 +69,21 @@ def read_yaml(path: Path) -> YamlFile:
     Raises:
         KvpatchError: ``no-file``, ``unreadable``: exit 4.
     """
-    shown = str(path)
     content = read_bytes(path)
     if len(content) > MOST_BYTES:
         told = f"it has more than {MOST_BYTES} bytes: no LMCache configuration"
-        return _refused(shown, "", Problem("syntax", told))
+        return _refused(str(path), "", Problem("syntax", told))
+    return parse_bytes(content, str(path))
+
+
+def parse_bytes(content: bytes, shown: str, reader: str = "LMCache") -> YamlFile:
+    """What the YAML reader of LMCache, or of another ``reader``, makes of a file's bytes."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         return _refused(shown, "", Problem("syntax", "it is not UTF-8 text", line))
-    return parse_yaml(text, shown)
+    return parse_yaml(text, shown, reader)
 
 
 def read_bytes(path: Path) -> bytes:
@@ -107,8 +113,8 @@ def read_bytes(path: Path) -> bytes:
         ) from None
 
 
-def parse_yaml(text: str, path: str = "-") -> YamlFile:
-    """What LMCache's YAML reader makes of a text."""
+def parse_yaml(text: str, path: str = "-", reader: str = "LMCache") -> YamlFile:
+    """What the YAML reader of LMCache, or of another ``reader``, makes of a text."""
     loader = yaml.SafeLoader(text) if _printable(text) else None
     if loader is None:
         place = next(i for i, char in enumerate(text) if not _printable(char))
@@ -117,18 +123,18 @@ def parse_yaml(text: str, path: str = "-") -> YamlFile:
     try:
         node = loader.get_single_node()
         if node is None or node.tag == "tag:yaml.org,2002:null":
-            return YamlFile(path, text)
+            return YamlFile(path, text, empty=True)
         if _size(node) > MOST_VALUES:
             return _refused(path, text, Problem("syntax", "its anchors unfold without end"))
         if not isinstance(node, yaml.MappingNode):
             kind = "a list" if isinstance(node, yaml.SequenceNode) else "a single value"
-            told = f"its top level is {kind}; LMCache stops at anything but keys with values"
+            told = f"its top level is {kind}; {reader} stops at anything but keys with values"
             return _refused(path, text, Problem("syntax", told, *_place(node)))
         twice = tuple(_duplicates(node))
         pairs = list(node.value)
         values = loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
-        return _refused(path, text, _syntax(error, text))
+        return _refused(path, text, _syntax(error, text, reader))
     except (yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
         return _refused(path, text, Problem("syntax", f"it is not YAML: {_short(error)}"))
     finally:
@@ -145,13 +151,13 @@ def _printable(text: str) -> bool:
     return yaml.reader.Reader.NON_PRINTABLE.search(text) is None
 
 
-def _syntax(error: yaml.MarkedYAMLError, text: str) -> Problem:
+def _syntax(error: yaml.MarkedYAMLError, text: str, reader: str) -> Problem:
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
     lines = text.splitlines()
     told = f"it is not YAML: {error.problem or error.context or 'it can not be read'}"
     if error.problem == "but found another document":
-        told = "a second document begins here, and LMCache reads one alone"
+        told = f"a second document begins here, and {reader} reads one alone"
     if mark and line <= len(lines) and "\t" in lines[line - 1][: column + 1]:
         told = "a tab stands where YAML wants spaces"
     return Problem("syntax", told, line, column)

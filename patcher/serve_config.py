@@ -1,0 +1,207 @@
+"""vLLM's own configuration file, which ``--config FILE`` names, as the words it becomes.
+
+Read from ``FlexibleArgumentParser`` of every release from 0.8.5 to 0.33.0.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from packaging.version import Version
+
+from .yaml_source import YamlFile
+
+_MAPPINGS = Version("0.16.0")
+"""From here on a mapping becomes JSON, and not the text that Python has for it."""
+_SWITCHED_OFF = Version("0.28.0")
+"""From here on the module api_server turns ``KEY: false`` into ``--no-KEY``; serve never does."""
+_MODULE = Version("0.10.2")
+"""Before, the file's words come behind the first word of api_server, whatever that is."""
+_SUFFIXES = ("yaml", "yml")
+_FLAG = "--config"
+SWITCHES = frozenset({"enable-prefix-caching", "enforce-eager"})
+"""Those that have a ``no-`` form and say something of LMCache."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where an option was written; ``line`` and ``column`` count from 1, 0 for the whole file."""
+
+    path: str
+    line: int = 0
+    column: int = 0
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why vLLM stops at the file, or leaves it unread; ``certain`` unless that hangs on vLLM."""
+
+    message: str
+    origin: Origin
+    certain: bool = True
+
+
+@dataclass(frozen=True)
+class ServeConfig:
+    """What a command's ``--config`` comes to.
+
+    Attributes:
+        path: of the file, as it is shown; empty where none is named.
+        words: what vLLM puts behind the model, before the rest of the command, with their places.
+        dropped: switches that are ``false`` in the file and of which vLLM makes nothing.
+        twice: keys that are there twice.
+        problems: why vLLM stops, or does not read it.
+        unread: why it was not read here; empty where it was.
+        ignored: whether vLLM does not read it either.
+    """
+
+    path: str = ""
+    words: tuple[tuple[str, Origin], ...] = ()
+    dropped: Mapping[str, Origin] = field(default_factory=dict)
+    twice: tuple[Problem, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    unread: str = ""
+    ignored: bool = False
+
+    @property
+    def read(self) -> bool:
+        """Whether ``words`` are all that vLLM has from the file."""
+        stops = any(problem.certain for problem in self.problems)
+        return not (self.unread or self.ignored or stops)
+
+    @property
+    def known(self) -> bool:
+        """Whether an option that is not in ``words`` does not come from the file."""
+        return self.ignored or self.read
+
+
+def named(args: Sequence[str]) -> ServeConfig | str | None:
+    """The file that vLLM's arguments name, what is wrong with how they do, or None for none."""
+    count = list(args).count(_FLAG)
+    if count > 1:
+        return _stops("", f"{_FLAG} is there {count} times, and vLLM stops: name one file")
+    if count:
+        at = list(args).index(_FLAG)
+        if at == len(args) - 1:
+            return _stops("", f"{_FLAG} has no file behind it, and vLLM stops")
+        path = args[at + 1]
+        suffix = path.rpartition(".")[2]
+        if suffix not in _SUFFIXES:
+            told = "vLLM stops at a file whose name does not end in .yaml or .yml: rename it"
+            return _stops(path, told)
+        return path
+    joined = [word for word in args if word.startswith(f"{_FLAG}=")]
+    if joined:
+        path = joined[-1].partition("=")[2]
+        told = f"vLLM reads no file that stands behind {_FLAG}=: write {_FLAG} FILE, with a space"
+        return replace(_stops(path, told), ignored=True)
+    return None
+
+
+def converted(file: YamlFile, args: Sequence[str], vllm: Version | None) -> ServeConfig:
+    """What vLLM makes of a file.
+
+    Args:
+        file: as it was read.
+        args: vLLM's arguments, from ``serve`` on or, of a module, behind its name.
+        vllm: its release; None where it is not known, which is taken as the newest.
+    """
+    path = file.path
+    twice = tuple(
+        Problem(problem.message, Origin(path, problem.line, problem.column))
+        for problem in file.problems
+        if problem.kind == "duplicate"
+    )
+    if not file.readable:
+        found = file.problems[-1]
+        return ServeConfig(
+            path,
+            problems=(Problem(found.message, Origin(path, found.line, found.column)),),
+        )
+    if file.empty:
+        return _stops(path, "it is empty, and vLLM stops: write an option, or leave --config out")
+    serves = tuple(args[:1]) == ("serve",)
+    words: list[tuple[str, Origin]] = []
+    dropped: dict[str, Origin] = {}
+    problems: list[Problem] = []
+    values: Mapping[object, object] = {**file.values}
+    for key, value in values.items():
+        entry = file.entries[str(key)]
+        origin = Origin(path, entry.line, entry.column)
+        if not isinstance(key, str):
+            told = "vLLM stops at a key that YAML takes for no text: write it in quotes"
+            problems.append(Problem(told, origin))
+            continue
+        if value is False:
+            name = key.partition(".")[0].replace("_", "-")
+            newer = vllm is None or vllm >= _SWITCHED_OFF
+            if key in SWITCHES and not serves and newer:
+                words.append((f"--no-{key}", origin))
+            elif name in SWITCHES:
+                dropped[name] = origin
+            continue
+        problems += _problems(key, value, origin, vllm)
+        words += [(word, origin) for word in _words(key, value, vllm)]
+    if serves and len(args) > 1 and not _has_model(args) and "--model" not in dict(words):
+        told = "vLLM stops: neither the command nor the file names a model; write model: NAME"
+        problems.append(Problem(told, Origin(path)))
+    if not serves and vllm is not None and vllm < _MODULE and _takes_value(args):
+        told = (
+            f"vLLM {vllm} puts the file's options between {args[0]} and its value, and stops: "
+            "start it with `vllm serve`"
+        )
+        problems.append(Problem(told, Origin(path)))
+    return ServeConfig(path, tuple(words), dropped, twice, tuple(problems))
+
+
+def _stops(path: str, told: str) -> ServeConfig:
+    return ServeConfig(path, problems=(Problem(told, Origin(path)),))
+
+
+def _words(key: str, value: object, vllm: Version | None) -> Iterator[str]:
+    if isinstance(value, list):
+        if value:
+            yield f"--{key}"
+            yield from map(str, value)
+        return
+    yield f"--{key}"
+    if isinstance(value, dict) and (vllm is None or vllm >= _MAPPINGS):
+        # Of a mapping that JSON has not, the problem is told.
+        yield json.dumps(value, default=str, skipkeys=True)
+    elif value is not True:
+        yield str(value)
+
+
+def _problems(key: str, value: object, origin: Origin, vllm: Version | None) -> Iterator[Problem]:
+    if value is True and "." in key:
+        told = f"vLLM takes the word behind --{key} as its value: write {key}: 'true', in quotes"
+        yield Problem(told, origin)
+    if not isinstance(value, dict):
+        return
+    if vllm is None:
+        told = f"{key} is a mapping, which vLLM takes from {_MAPPINGS} on alone: before, write JSON"
+        yield Problem(f"{told} in quotes", origin, certain=False)
+    elif vllm < _MAPPINGS:
+        told = f"{key} is a mapping, at which vLLM {vllm} stops: write it as JSON, in quotes"
+        yield Problem(told, origin)
+    else:
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError):
+            told = (
+                f"{key} holds a value that JSON does not have, such as a date: write it in quotes"
+            )
+            yield Problem(told, origin)
+
+
+def _has_model(args: Sequence[str]) -> bool:
+    return not args[1].startswith("-") or any(
+        word == "--model" or word.startswith("--model=") for word in args
+    )
+
+
+def _takes_value(args: Sequence[str]) -> bool:
+    """Whether the first of a module's arguments is an option whose value is the second one."""
+    return args[0] == _FLAG or (len(args) > 1 and "=" not in args[0] and args[1][:1] != "-")
