@@ -13,6 +13,8 @@ from packaging.version import Version
 
 from .yaml_source import YamlFile
 
+_DOTTED = Version("0.9.1")
+"""Before, there is no dotted form, or its names lose their underscores."""
 _MAPPINGS = Version("0.16.0")
 """From here on a mapping becomes JSON, and not the text that Python has for it."""
 _SWITCHED_OFF = Version("0.28.0")
@@ -126,8 +128,7 @@ def converted(file: YamlFile, args: Sequence[str], vllm: Version | None) -> Serv
     words: list[tuple[str, Origin]] = []
     dropped: dict[str, Origin] = {}
     problems: list[Problem] = []
-    values: Mapping[object, object] = {**file.values}
-    for key, value in values.items():
+    for key, value in dict[object, object](file.values.items()).items():
         entry = file.entries[str(key)]
         origin = Origin(path, entry.line, entry.column)
         if not isinstance(key, str):
@@ -175,7 +176,9 @@ def _words(key: str, value: object, vllm: Version | None) -> Iterator[str]:
 
 
 def _problems(key: str, value: object, origin: Origin, vllm: Version | None) -> Iterator[Problem]:
-    if value is True and "." in key:
+    if "." in key and vllm is not None and vllm < _DOTTED:
+        yield Problem(f"vLLM {vllm} does not take {key}: write one JSON text, in quotes", origin)
+    elif value is True and "." in key:
         told = f"vLLM takes the word behind --{key} as its value: write {key}: 'true', in quotes"
         yield Problem(told, origin)
     if not isinstance(value, dict):

@@ -1,0 +1,212 @@
+"""vLLM's --config file as its own parser reads it: every release, and the real command."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kvpatch.launch import Launch, parse_launch
+from kvpatch.serve_file import Base, followed
+from packaging.version import Version
+from releases import vllm_releases
+from targets import target
+from vllm_parsers import parsed
+
+J = '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}'
+OTHER = '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}'
+DOTTED = "kv-transfer-config.kv_connector: LMCacheConnectorV1\n"
+ROLE = "kv-transfer-config.kv_role: kv_both\n"
+LAYERWISE = "kv-transfer-config.kv_connector_extra_config.use_layerwise"
+S = "serve m --config s.yaml"
+API = "--model=m --config s.yaml"
+REAL = Path(__file__).parent / "real_vllm_arguments.py"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A file, a command, and the first release that has what it is about."""
+
+    name: str
+    text: str
+    command: str = S
+    file: str = "s.yaml"
+    since: str = "0"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+CASES = [
+    Case("JSON", f"kv-transfer-config: '{J}'\n"),
+    Case("JSON with underscores in the name", f"kv_transfer_config: '{J}'\n"),
+    Case("JSON over lines", f"kv-transfer-config: >\n  {J[:38]}\n  {J[38:]}\n"),
+    Case("mapping", "kv-transfer-config:\n  kv_connector: X\n  kv_role: kv_both\n"),
+    Case("mapping in braces", f"kv-transfer-config: {J}\n"),
+    Case("mapping by anchor", "kv-transfer-config: &a\n  kv_connector: X\n  kv_role: kv_both\n"),
+    Case("mapping with a date", "kv-transfer-config:\n  kv_connector: 2020-01-01\n"),
+    Case("dotted", DOTTED + ROLE, since="0.9.1"),
+    Case("dotted, underscores", (DOTTED + ROLE).replace("r-c", "r_c"), since="0.9.1"),
+    Case("dotted true at the end", f"{DOTTED}{ROLE}{LAYERWISE}: true\n", since="0.9.1"),
+    Case("dotted true in between", f"{DOTTED}{LAYERWISE}: true\n{ROLE}", since="0.9.2"),
+    Case("dotted false", f"{DOTTED}{ROLE}{LAYERWISE}: false\n", since="0.9.1"),
+    Case("dotted true in quotes", f"{DOTTED}{ROLE}{LAYERWISE}: 'true'\n", since="0.9.2"),
+    Case(
+        "dotted mapping",
+        f"{DOTTED}{ROLE}kv-transfer-config.kv_connector_extra_config: {{use_layerwise: true}}\n",
+        since="0.16.0",
+    ),
+    Case("JSON, dotted command", f"kv-transfer-config: '{OTHER}'\n",
+         f"{S} --kv-transfer-config.kv_connector X "
+        "--kv-transfer-config.kv_role kv_both", since="0.9.1"),
+    Case("dotted, JSON command", DOTTED + ROLE, f"{S} --kv-transfer-config '{OTHER}'",
+         since="0.9.1"),
+    Case("dotted, dotted command", DOTTED + ROLE,
+         f"{S} --kv-transfer-config.kv_role kv_producer", since="0.9.1"),
+    Case("dotted beside JSON", f"kv-transfer-config: '{OTHER}'\n{DOTTED}{ROLE}", since="0.9.1"),
+    Case("the command wins", f"kv-transfer-config: '{OTHER}'\nenable-prefix-caching: true\n",
+         f"{S} --kv-transfer-config '{J}' --no-enable-prefix-caching"),
+    Case("the command wins before it", "gpu-memory-utilization: 0.5\n",
+         "serve m --gpu-memory-utilization 0.6 --config s.yaml"),
+    Case("the command wins by a short name", "tensor-parallel-size: 2\n", f"{S} -tp 4"),
+    Case("null", "kv-transfer-config:\n"),
+    Case("switch off", "enable-prefix-caching: false\n"),
+    Case("switch off with underscores", "enable_prefix_caching: false\n"),
+    Case("switch on", "enable-prefix-caching: true\nenforce-eager: yes\n"),
+    Case("switch off by its own name", "no-enable-prefix-caching: true\n"),
+    Case("switch off by its own name with underscores", "no_enable_prefix_caching: true\n"),
+    Case("switch off twice", "no-enable-prefix-caching: false\n"),
+    Case("list", "gpu-memory-utilization: [0.5]\nserved-model-name: []\n", since="0.10.2"),
+    Case("model", "model: /x/y\nenforce-eager: true\n", "serve --config s.yaml"),
+    Case("model twice", "model: /x/y\n"),
+    Case("no model", "port: 8001\n", "serve --config s.yaml"),
+    Case("model by option", "model: f\n", "serve --model z --config s.yaml", since="0.11.1"),
+    Case("equals sign", f"kv-transfer-config: '{J}'\n", "serve m --config=s.yaml"),
+    Case("named twice", "port: 8001\n", "serve m --config s.yaml --config s.yaml"),
+    Case("nothing behind it", "port: 8001\n", "serve m --config"),
+    Case("no such file", "port: 8001\n", "serve m --config gone.yaml"),
+    Case("yml", "enforce-eager: true\n", "serve m --config s.yml", "s.yml"),
+    Case("capitals", "enforce-eager: true\n", "serve m --config s.YAML", "s.YAML"),
+    Case("json", "enforce-eager: true\n", "serve m --config s.json", "s.json"),
+    Case("no dot", "enforce-eager: true\n", "serve m --config yaml", "yaml"),
+    Case("list at the top", "- a\n"),
+    Case("empty", ""),
+    Case("comment alone", "# x\n"),
+    Case("empty mapping", "{}\n"),
+    Case("word", "x\n"),
+    Case("not YAML", "a: [\n"),
+    Case("two documents", "port: 8001\n---\nport: 8002\n"),
+    Case("number as key", "1: x\n"),
+    Case("truth as key", "on: x\n"),
+    Case("a key twice", "gpu-memory-utilization: 0.5\ngpu-memory-utilization: 0.6\n"),
+    Case("a key in two spellings", "gpu-memory-utilization: 0.5\ngpu_memory_utilization: 0.6\n"),
+    Case("a file that names another", "config: other.yaml\ngpu-memory-utilization: 0.5\n"),
+    Case("module", f"kv-transfer-config: '{J}'\nenable-prefix-caching: false\n", API),
+    Case("module, underscores", "enable_prefix_caching: false\n", API),
+    Case("module, file first", "enable-prefix-caching: false\n", "--config s.yaml --model m"),
+    Case("module, model first", "gpu-memory-utilization: 0.5\n", "--model m --config s.yaml"),
+    Case("module, switch first", "gpu-memory-utilization: 0.5\n",
+         "--enforce-eager --config s.yaml"),
+]  # fmt: skip
+
+
+def ours(case: Case, release: str, folder: Path) -> dict[str, Any] | None:
+    """What kvpatch makes of it; None where vLLM stops."""
+    start = "vllm " if case.command.startswith("serve") else "vllm.entrypoints.openai.api_server "
+    base = Base((folder,))
+    found = followed(parse_launch(f"{start}{case.command}"), Version(release), base)
+    return None if _stops(found) else _shown(found)
+
+
+def _stops(launch: Launch) -> bool:
+    config = launch.config
+    told = config.problems if config and not config.ignored else ()
+    return bool(launch.problem or any(one.certain for one in told) or (config and config.unread))
+
+
+def _shown(launch: Launch) -> dict[str, Any]:
+    share = launch.flags.get("gpu-memory-utilization")
+    ranks = launch.flags.get("tensor-parallel-size", launch.flags.get("tp"))
+    return {
+        "kv_transfer_config": dict(launch.transfer) or None,
+        "enable_prefix_caching": launch.on("enable-prefix-caching"),
+        "enforce_eager": bool(launch.on("enforce-eager")),
+        "gpu_memory_utilization": None if share is None else float(share),
+        "tensor_parallel_size": None if ranks is None else int(ranks),
+        "model": launch.model,
+    }
+
+
+@pytest.mark.releases
+@pytest.mark.parametrize("release", vllm_releases())
+def test_every_release_makes_of_a_file_what_kvpatch_says(
+    release: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    apart = {}
+    for case in CASES:
+        if Version(release) < Version(case.since):
+            continue
+        (tmp_path / case.file).write_text(case.text)
+        try:
+            theirs: dict[str, Any] | None = parsed(release, shlex.split(case.command))
+        except (Exception, SystemExit):
+            theirs = None
+        mine = ours(case, release, tmp_path)
+        if mine is not None and theirs is not None:
+            theirs = {name: theirs[name] for name in mine}
+        if mine != theirs:
+            apart[case.name] = (mine, theirs)
+    assert not apart, sorted(apart)
+
+
+@pytest.mark.releases
+@pytest.mark.parametrize("release", ["0.8.5", "0.9.0"])
+def test_before_dotted_names_no_connector_comes_of_them(
+    release: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    case = Case("", DOTTED + ROLE)
+    (tmp_path / case.file).write_text(case.text)
+    assert ours(case, release, tmp_path) is None
+    try:
+        theirs = parsed(release, shlex.split(case.command))["kv_transfer_config"] or {}
+    except SystemExit:
+        theirs = {}
+    assert "kv_connector" not in theirs
+
+
+@pytest.mark.stack
+def test_the_real_command_makes_of_a_file_what_kvpatch_says(tmp_path: Path) -> None:
+    python = target()
+    asked = [
+        {"file": case.file, "text": case.text, "arguments": shlex.split(case.command)}
+        for case in CASES
+    ]
+    ended = subprocess.run(
+        [python, "-B", REAL],
+        input=json.dumps(asked),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    answer = json.loads(ended.stdout.splitlines()[-1])
+    apart = {}
+    for case, theirs in zip(CASES, answer["found"], strict=True):
+        if Version(answer["vllm"]) < Version(case.since):
+            continue
+        (tmp_path / case.file).write_text(case.text)
+        mine = ours(case, answer["vllm"], tmp_path)
+        if mine is not None and theirs is not None:
+            # vLLM's own defaults stand there where nothing was given.
+            for name, default in answer["defaults"].items():
+                mine[name] = default if mine.get(name) is None else mine[name]
+        if mine != theirs:
+            apart[case.name] = (mine, theirs)
+    assert not apart, sorted(apart)
