@@ -11,12 +11,11 @@ from itertools import pairwise
 from typing import Any
 
 from . import script_path
+from .kv_connector import connectors, is_in_process, transfer_of
 from .outcome import ExitCode, KvpatchError
 from .serve_config import SWITCHES, Origin, ServeConfig
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
-_TRANSFER = "kv-transfer-config"
-_NOTHING = ("", "None")
 _SAME = (
     frozenset({"compilation-config", "cc", "O"}),
     frozenset({"tensor-parallel-size", "tp"}),
@@ -57,7 +56,7 @@ class Launch:
         taken = set(self.flags).union(*(same for same in _SAME if same & set(self.flags)))
         read = [(name, value, at) for name, value, at in _flags_at(words) if name not in taken]
         flags = {**{name: value for name, value, _ in read}, **self.flags}
-        transfer, problem = _transfer(flags)
+        transfer, problem = transfer_of(flags)
         model = flags.get("model")
         return replace(
             self,
@@ -93,7 +92,7 @@ class Launch:
     @property
     def extras(self) -> tuple[Mapping[str, Any], ...]:
         """The extra config of every connector, those inside a MultiConnector too."""
-        found = (one.get("kv_connector_extra_config") for one in _connectors(self.transfer))
+        found = (one.get("kv_connector_extra_config") for one in connectors(self.transfer))
         return tuple(one for one in found if isinstance(one, dict))
 
     @property
@@ -109,7 +108,7 @@ class Launch:
     @property
     def in_process(self) -> bool:
         """Whether the connector is LMCache's in-process one, alone or inside a MultiConnector."""
-        return any(_is_in_process(one) for one in _connectors(self.transfer))
+        return any(is_in_process(one) for one in connectors(self.transfer))
 
     def on(self, name: str) -> bool | None:
         """Whether a switch is on; None where it is not given."""
@@ -228,7 +227,7 @@ def _parsed(words: list[str]) -> Launch:
         if name not in ("env", "export"):
             environ[name] = value
     flags = dict(_flags(words))
-    transfer, problem = _transfer(flags)
+    transfer, problem = transfer_of(flags)
     model = None
     if "serve" in words and words.index("serve") + 1 < len(words):
         following = words[words.index("serve") + 1]
@@ -280,48 +279,3 @@ def _flags_at(words: Sequence[str]) -> Iterator[tuple[str, str | bool, int]]:
             yield name, True, place
         else:
             yield name, following, place
-
-
-def _transfer(flags: Mapping[str, str | bool]) -> tuple[Mapping[str, Any], str]:
-    found: dict[str, Any] = {}
-    dotted = {name: value for name, value in flags.items() if name.startswith(f"{_TRANSFER}.")}
-    text = flags.get(_TRANSFER)
-    # vLLM puts what the dotted forms say behind the rest as one object, which beats the other.
-    if text is not None and text not in _NOTHING and not dotted:
-        try:
-            read = json.loads(text) if isinstance(text, str) else None
-        except ValueError as error:
-            return {}, f"it is not JSON: {error}"
-        if not isinstance(read, dict):
-            return {}, "it is not a JSON object"
-        found.update(read)
-    for name, value in dotted.items():
-        if isinstance(value, str):
-            path = name.split(".")[1:]
-            into = found
-            for part in path[:-1]:
-                if not isinstance(into.get(part), dict):
-                    into[part] = {}
-                into = into[part]
-            try:
-                into[path[-1]] = json.loads(value)
-            except ValueError:
-                into[path[-1]] = value
-    return found, ""
-
-
-def _connectors(transfer: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    yield transfer
-    extra = transfer.get("kv_connector_extra_config")
-    inner = extra.get("connectors") if isinstance(extra, dict) else None
-    for one in inner if isinstance(inner, list) else []:
-        if isinstance(one, dict):
-            yield from _connectors(one)
-
-
-def _is_in_process(transfer: Mapping[str, Any]) -> bool:
-    name = str(transfer.get("kv_connector") or "")
-    module = str(transfer.get("kv_connector_module_path") or "")
-    if name == "LMCacheMPConnector":
-        return False
-    return name.startswith("LMCacheConnector") or f"{module}.".startswith("lmcache.")

@@ -37,7 +37,8 @@ def launch(context: Context) -> Iterator[Finding]:
         return
     if given.config is not None:
         yield from _serve_config(given.config)
-    if given.problem:
+    # Where vLLM stops at the file, what the connector's text lacks comes of that.
+    if given.problem and (given.known or given.origin(_TRANSFER) is None):
         told = f"--kv-transfer-config: {given.problem}"
         yield _found(given, rules.CONNECTOR, told, _TRANSFER)
         return
@@ -70,10 +71,8 @@ def launch(context: Context) -> Iterator[Finding]:
 def _serve_config(config: ServeConfig) -> Iterator[Finding]:
     """What is wrong with vLLM's own configuration file."""
     if config.unread:
-        told = f"--config {spelt(config.path)} was not read: {config.unread}"
-        todo = "run kvpatch where vLLM reads it, or name it by its absolute path"
-        found = Finding(rules.SERVE_UNREAD, f"{told}: {todo}", "config", "launch", todo=todo)
-        yield replace(found, path=config.path)
+        told = f"--config {spelt(config.path)} was not read ({config.unread}): {config.todo}"
+        yield Finding(rules.SERVE_UNREAD, told, "config", "launch", todo=config.todo)
     for rule, problems in ((rules.DUPLICATE, config.twice), (rules.SERVE_CONFIG, config.problems)):
         for problem in problems:
             lower = None if problem.certain else Level.NOTE
@@ -205,7 +204,7 @@ def _found(
 
 
 def _at(finding: Finding, origin: Origin | None) -> Finding:
-    if origin is None:
+    if origin is None or not origin.path:
         return finding
     return replace(finding, path=origin.path, line=origin.line, column=origin.column)
 

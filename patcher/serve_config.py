@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from packaging.version import Version
 
+from .rules import spelt
 from .yaml_source import YamlFile
 
 _DOTTED = Version("0.9.1")
@@ -29,7 +30,10 @@ SWITCHES = frozenset({"enable-prefix-caching", "enforce-eager"})
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an option was written; ``line`` and ``column`` count from 1, 0 for the whole file."""
+    """Where an option was written: file, line and column from 1, 0 for all of it.
+
+    ``path`` is empty for the command itself.
+    """
 
     path: str
     line: int = 0
@@ -56,6 +60,7 @@ class ServeConfig:
         twice: keys that are there twice.
         problems: why vLLM stops, or does not read it.
         unread: why it was not read here; empty where it was.
+        todo: what to do about that.
         ignored: whether vLLM does not read it either.
     """
 
@@ -65,6 +70,7 @@ class ServeConfig:
     twice: tuple[Problem, ...] = ()
     problems: tuple[Problem, ...] = ()
     unread: str = ""
+    todo: str = ""
     ignored: bool = False
 
     @property
@@ -83,22 +89,21 @@ def named(args: Sequence[str]) -> ServeConfig | str | None:
     """The file that vLLM's arguments name, what is wrong with how they do, or None for none."""
     count = list(args).count(_FLAG)
     if count > 1:
-        return _stops("", f"{_FLAG} is there {count} times, and vLLM stops: name one file")
+        return _stops(f"{_FLAG} is there {count} times, and vLLM stops: name one file")
     if count:
         at = list(args).index(_FLAG)
         if at == len(args) - 1:
-            return _stops("", f"{_FLAG} has no file behind it, and vLLM stops")
+            return _stops(f"{_FLAG} has no file behind it, and vLLM stops: name one")
         path = args[at + 1]
         suffix = path.rpartition(".")[2]
         if suffix not in _SUFFIXES:
-            told = "vLLM stops at a file whose name does not end in .yaml or .yml: rename it"
-            return _stops(path, told)
+            told = f"vLLM stops at {_FLAG} {spelt(path)}: the name has to end in .yaml or .yml"
+            return _stops(told)
         return path
     joined = [word for word in args if word.startswith(f"{_FLAG}=")]
     if joined:
-        path = joined[-1].partition("=")[2]
-        told = f"vLLM reads no file that stands behind {_FLAG}=: write {_FLAG} FILE, with a space"
-        return replace(_stops(path, told), ignored=True)
+        told = f"vLLM does not read the file of {_FLAG}=FILE: write {_FLAG} FILE, with a space"
+        return replace(_stops(told), ignored=True)
     return None
 
 
@@ -123,7 +128,8 @@ def converted(file: YamlFile, args: Sequence[str], vllm: Version | None) -> Serv
             problems=(Problem(found.message, Origin(path, found.line, found.column)),),
         )
     if file.empty:
-        return _stops(path, "it is empty, and vLLM stops: write an option, or leave --config out")
+        told = "it is empty, and vLLM stops: write an option, or leave --config out"
+        return ServeConfig(path, problems=(Problem(told, Origin(path)),))
     serves = tuple(args[:1]) == ("serve",)
     words: list[tuple[str, Origin]] = []
     dropped: dict[str, Origin] = {}
@@ -157,8 +163,8 @@ def converted(file: YamlFile, args: Sequence[str], vllm: Version | None) -> Serv
     return ServeConfig(path, tuple(words), dropped, twice, tuple(problems))
 
 
-def _stops(path: str, told: str) -> ServeConfig:
-    return ServeConfig(path, problems=(Problem(told, Origin(path)),))
+def _stops(told: str) -> ServeConfig:
+    return ServeConfig(problems=(Problem(told, Origin("")),))
 
 
 def _words(key: str, value: object, vllm: Version | None) -> Iterator[str]:

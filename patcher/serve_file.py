@@ -16,6 +16,7 @@ from .script_path import UNKNOWN, computed
 from .serve_config import ServeConfig
 from .yaml_source import MOST_BYTES, YamlFile, parse_bytes
 
+_ABSOLUTE = "name it by its absolute path"
 _QUOTED = re.compile(r"(['\"]).{2,}\1", re.DOTALL)
 
 
@@ -49,8 +50,9 @@ def followed(launch: Launch, vllm: Version | None, base: Base) -> Launch:
     """
     if not launch.args:
         text = launch.flags.get("config")
-        told = "the command does not show whether vLLM itself is given it"
-        return launch if text is None else launch.with_config(_unread(str(text), told))
+        why = "the command does not show that vLLM itself is given it"
+        todo = "give the whole command, as in --serve 'vllm serve MODEL --config FILE'"
+        return launch if text is None else launch.with_config(_unread(str(text), why, todo))
     name = serve_config.named(launch.args)
     if name is None:
         return launch
@@ -68,49 +70,51 @@ def _file(name: str, folder: str | None, base: Base) -> YamlFile | ServeConfig:
     if not base.root:
         shown = re.sub(r"^\$(HOME\b|\{HOME\})", lambda _: "~", name)
         if computed(shown):
-            return _unread(name, "its name is put together when the command runs")
+            why = "its name is put together when the command runs"
+            return _unread(name, why, "give --serve a command with the name written out")
         shown = os.path.expanduser(shown)  # noqa: PTH111
     if Path(shown).is_absolute():
         return _read(base.root + shown, shown)
     if folder == UNKNOWN:
-        return _unread(name, "the folder that the script changes to can't be told")
-    folders = base.folders if folder is None else _within(folder, base)
+        return _unread(name, "the folder that the script changes to can't be told", _ABSOLUTE)
+    folders = base.folders
+    if folder is not None:
+        folders = tuple(dict.fromkeys(one / folder for one in folders))
     places = [one / shown for one in folders]
     if len(places) > 1:
-        there = {os.path.realpath(one): one for one in reversed(places) if one.exists()}
+        there = {os.path.realpath(one): one for one in reversed(places) if os.path.exists(one)}  # noqa: PTH110
         if len(there) > 1:
             told = " or ".join(str(one) for one in reversed(there.values()))
-            return _unread(name, f"it is {told}, by the folder that vLLM is started in")
+            return _unread(name, f"it is {told}, by where vLLM is started", _ABSOLUTE)
         if not there:
             inside = " or ".join(map(str, folders))
-            return _unread(name, f"there is none in {inside}, and vLLM may be started elsewhere")
+            return _unread(name, f"it is not in {inside}", _ABSOLUTE)
         places = list(there.values())
     return _read(str(places[0]), name if base.root else str(places[0]))
-
-
-def _within(folder: str, base: Base) -> tuple[Path, ...]:
-    return tuple(dict.fromkeys(one / folder for one in base.folders))
 
 
 def _read(path: str, shown: str) -> YamlFile | ServeConfig:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
-            return _unread(shown, "it is not a file, but a folder, a pipe or a device")
+            why = "it is not a file, but a folder, a pipe or a device"
+            return _unread(shown, why, "name a YAML file")
         with open(path, "rb") as stream:  # noqa: PTH123
             content = stream.read(MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        told = error.strerror if isinstance(error, OSError) else "its name holds a null byte"
-        return _unread(shown, f"it can't be read here: {told}")
+    except OSError as error:
+        todo = "run kvpatch where vLLM runs, as a user who may read it"
+        return _unread(shown, str(error.strerror), todo)
+    except ValueError:
+        return _unread(shown, "its name holds a null byte", "name a YAML file")
     if len(content) > MOST_BYTES:
-        return _unread(shown, f"it has more than {MOST_BYTES} bytes")
+        why = f"it has more than {MOST_BYTES} bytes"
+        return _unread(shown, why, "name a file that holds vLLM's options alone")
     file = parse_bytes(content, shown, "vLLM")
     # YAML's messages quote what they stumble over, and the file may hold a key of the API.
     quiet = (
-        replace(problem, message=_QUOTED.sub("what stands there", problem.message))
-        for problem in file.problems
+        replace(problem, message=_QUOTED.sub("'...'", problem.message)) for problem in file.problems
     )
     return replace(file, problems=tuple(quiet))
 
 
-def _unread(path: str, why: str) -> ServeConfig:
-    return ServeConfig(path, unread=why)
+def _unread(path: str, why: str, todo: str) -> ServeConfig:
+    return ServeConfig(path, unread=why, todo=todo)

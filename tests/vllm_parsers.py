@@ -20,7 +20,7 @@ import yaml
 from packaging.version import Version
 from releases import release_file
 
-_Definition = Union[ast.ClassDef, ast.FunctionDef]
+_Definition = ast.ClassDef | ast.FunctionDef
 
 
 class Log(logging.Logger):
