@@ -10,6 +10,7 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _SELF = r"\$(?:0|\{0\}|BASH_SOURCE|\{BASH_SOURCE(?:\[0\])?\})"
 _DIRNAME = re.compile(rf"\$\(dirname (?:-- )?{_SELF}\)")
 _ASKED = rf"[\"']?(\$\(.*\bdirname\b.*{_SELF}[^;&|]*?(?:&& *pwd[^;&|]*?)?\))[\"']?"
+_REDIRECTED = re.compile(r"\s*(?:[&\d]?>{1,2} ?/dev/null|2>&1)")
 _OWN_FOLDER = re.compile(rf"\s*(?:export\s+|readonly\s+)?(\w+)={_ASKED}\s*")
 _OWN_CD = re.compile(rf"\s*cd\s+(?:--\s+)?{_ASKED}\s*(?:(?:&&|\|\||;).*)?", re.DOTALL)
 _CONFIG = "--config"
@@ -19,7 +20,7 @@ UNKNOWN = ""
 
 def own_folder(line: str, here: str) -> Iterator[tuple[str, str]]:
     """The variable that a line gives the script's own folder, with that; none where it does not."""
-    found = _OWN_FOLDER.fullmatch(line)
+    found = _OWN_FOLDER.fullmatch(_REDIRECTED.sub("", line))
     if found and here and _is_own(found[2]):
         yield found[1], here
 
@@ -41,7 +42,7 @@ def changed(
     line: str, words: Sequence[str], folder: str | None, variables: Mapping[str, str], here: str
 ) -> str | None:
     """The folder after a line; None where it is still that in which the script was started."""
-    own = _OWN_CD.fullmatch(line)
+    own = _OWN_CD.fullmatch(_REDIRECTED.sub("", line))
     if own:
         return here if here and _is_own(own[1]) else UNKNOWN
     for place, word in enumerate(words):
@@ -74,5 +75,4 @@ def computed(word: str) -> bool:
 
 def _is_own(text: str) -> bool:
     """Whether a command gives the script's folder itself, and not one above or below it."""
-    plain = text.replace("/dev/null", "")
-    return "/" not in plain and ".." not in plain and plain.count("dirname") == 1
+    return "/" not in text and ".." not in text and text.count("dirname") == 1

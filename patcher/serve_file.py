@@ -13,9 +13,11 @@ from packaging.version import Version
 from . import serve_config
 from .launch import Launch
 from .script_path import UNKNOWN, computed
-from .serve_config import ServeConfig
+from .serve_config import Origin, Problem, ServeConfig
 from .yaml_source import MOST_BYTES, YamlFile, parse_bytes
 
+_CLOCK_S = 2.0
+"""By so much the clock of processes may be off."""
 _ABSOLUTE = "name it by its absolute path"
 _QUOTED = re.compile(r"(['\"]).{2,}\1", re.DOTALL)
 
@@ -26,16 +28,19 @@ class Base:
 
     Attributes:
         folders: where vLLM may be started; one where that is certain.
-        root: before an absolute name, too: what the process that was asked for has as root.
+        root: goes before an absolute name: the root of a process that runs.
+        since: when that process was started, in seconds of the epoch; None where not known.
     """
 
     folders: tuple[Path, ...]
     root: str = ""
+    since: float | None = None
 
 
 def of_process(pid: int, proc: Path = Path("/proc")) -> Base:
     """As a running process has it, also where that is in a container."""
-    return Base((proc / str(pid) / "cwd",), str(proc / str(pid) / "root"))
+    own = proc / str(pid)
+    return Base((own / "cwd",), str(own / "root"), _started(own))
 
 
 def followed(launch: Launch, vllm: Version | None, base: Base) -> Launch:
@@ -58,14 +63,23 @@ def followed(launch: Launch, vllm: Version | None, base: Base) -> Launch:
         return launch
     if isinstance(name, ServeConfig):
         return launch.with_config(name)
-    found = _file(name, launch.folder, base)
-    if isinstance(found, ServeConfig):
-        return launch.with_config(found)
-    return launch.with_config(serve_config.converted(found, launch.args, vllm))
+    place = _place(name, launch.folder, base)
+    if isinstance(place, ServeConfig):
+        return launch.with_config(place)
+    path, shown = place
+    file = _read(path, shown)
+    if isinstance(file, ServeConfig):
+        return launch.with_config(file)
+    found = serve_config.converted(file, launch.args, vllm)
+    if base.since is not None and _written(path) > base.since + _CLOCK_S:
+        told = "it was changed after vLLM was started, which runs with what was there before"
+        late = Problem(f"{told}: restart vLLM", Origin(shown), certain=False)
+        found = replace(found, problems=(*found.problems, late))
+    return launch.with_config(found)
 
 
-def _file(name: str, folder: str | None, base: Base) -> YamlFile | ServeConfig:
-    """The file of that name, or why it could not be read."""
+def _place(name: str, folder: str | None, base: Base) -> tuple[str, str] | ServeConfig:
+    """The path of the file of that name, and how it is shown; or why that can't be told."""
     shown = name
     if not base.root:
         shown = re.sub(r"^\$(HOME\b|\{HOME\})", lambda _: "~", name)
@@ -74,7 +88,7 @@ def _file(name: str, folder: str | None, base: Base) -> YamlFile | ServeConfig:
             return _unread(name, why, "give --serve a command with the name written out")
         shown = os.path.expanduser(shown)  # noqa: PTH111
     if Path(shown).is_absolute():
-        return _read(base.root + shown, shown)
+        return base.root + shown, shown
     if folder == UNKNOWN:
         return _unread(name, "the folder that the script changes to can't be told", _ABSOLUTE)
     folders = base.folders
@@ -90,7 +104,19 @@ def _file(name: str, folder: str | None, base: Base) -> YamlFile | ServeConfig:
             inside = " or ".join(map(str, folders))
             return _unread(name, f"it is not in {inside}", _ABSOLUTE)
         places = list(there.values())
-    return _read(str(places[0]), name if base.root else str(places[0]))
+    (place, *_) = places
+    return str(place), str(_plain(place.parent) / place.name)
+
+
+def _plain(folder: Path) -> Path:
+    """A folder below a process's current one, as it is named outside of ``/proc``."""
+    for part in (folder, *folder.parents):
+        if part.name == "cwd":
+            try:
+                return part.readlink() / folder.relative_to(part)
+            except OSError:
+                break
+    return folder
 
 
 def _read(path: str, shown: str) -> YamlFile | ServeConfig:
@@ -114,6 +140,24 @@ def _read(path: str, shown: str) -> YamlFile | ServeConfig:
         replace(problem, message=_QUOTED.sub("'...'", problem.message)) for problem in file.problems
     )
     return replace(file, problems=tuple(quiet))
+
+
+def _written(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime  # noqa: PTH116
+    except OSError:
+        return 0.0
+
+
+def _started(process: Path) -> float | None:
+    """When a process was started: its ticks since the machine was."""
+    try:
+        fields = (process / "stat").read_bytes().rpartition(b")")[2].split()
+        booted = re.search(rb"^btime (\d+)$", (process.parent / "stat").read_bytes(), re.MULTILINE)
+        ticks = int(fields[19])
+    except (OSError, IndexError, ValueError):
+        return None
+    return int(booted[1]) + ticks / os.sysconf("SC_CLK_TCK") if booted else None
 
 
 def _unread(path: str, why: str, todo: str) -> ServeConfig:

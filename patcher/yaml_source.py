@@ -209,7 +209,7 @@ def _place(node: yaml.Node) -> tuple[int, int]:
 def _entries(
     pairs: list[tuple[yaml.Node, yaml.Node]], values: Mapping[Any, Any], lines: list[str]
 ) -> Iterator[tuple[str, Entry]]:
-    places = {key.value: (key, value) for key, value in pairs if isinstance(key.value, str)}
+    places = {_written(key): (key, value) for key, value in pairs if isinstance(key.value, str)}
     for name, value in values.items():
         key, node = places.get(_spelt(name), (None, None))
         yield str(name), _entry(str(name), value, key, node, lines)
@@ -220,6 +220,13 @@ def _entries(
                 one, two = within.get(str(part), (key, None))
                 full = f"{EXTRA}.{part}"
                 yield full, _entry(full, found, one, two, lines)
+
+
+def _written(key: yaml.Node) -> str:
+    """A key as ``_spelt`` has it: on, off, yes and no are true and false."""
+    if key.tag == "tag:yaml.org,2002:bool":
+        return _spelt(yaml.SafeLoader.bool_values[key.value.lower()])
+    return str(key.value)
 
 
 def _spelt(name: object) -> str:

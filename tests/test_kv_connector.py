@@ -1,0 +1,45 @@
+"""The connector's configuration out of flags."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kvpatch.kv_connector import connectors, is_in_process, transfer_of
+
+T = "kv-transfer-config"
+
+
+@pytest.mark.parametrize(
+    ("flags", "transfer"),
+    [
+        ({}, {}),
+        ({T: '{"kv_connector": "A"}'}, {"kv_connector": "A"}),
+        ({T: "None"}, {}),
+        ({T: ""}, {}),
+        ({f"{T}.kv_connector": "A", f"{T}.x.y": "true"}, {"kv_connector": "A", "x": {"y": True}}),
+        # vLLM does not merge the two.
+        ({T: '{"kv_connector": "A"}', f"{T}.kv_role": "kv_both"}, {"kv_role": "kv_both"}),
+        ({f"{T}.x": "1", f"{T}.x.y": "2"}, {"x": {"y": 2}}),
+        # Nor does it take dashes for underscores behind a dot.
+        ({f"{T}.kv-connector": "A"}, {"kv-connector": "A"}),
+    ],
+)
+def test_the_connector_is_what_vllm_has_of_the_flags(
+    flags: dict[str, str | bool], transfer: dict[str, Any]
+) -> None:
+    assert transfer_of(flags) == (transfer, "")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "1", "{'kv_connector': 'A'}", True])
+def test_what_is_no_json_object_is_told(text: str | bool) -> None:
+    found, why = transfer_of({T: text})
+    assert found == {}
+    assert "JSON" in why
+
+
+def test_connectors_inside_of_others_are_found() -> None:
+    inner = {"kv_connector": "LMCacheConnectorV1"}
+    outer = {"kv_connector": "M", "kv_connector_extra_config": {"connectors": [inner, 1]}}
+    assert list(connectors(outer)) == [outer, inner]
+    assert [is_in_process(one) for one in connectors(outer)] == [False, True]
