@@ -118,7 +118,13 @@ class Launch:
     @property
     def graphs(self) -> str | None:
         """The CUDA graph mode that the compilation config names, in capitals."""
-        for name in ("compilation-config", "cc", "O"):
+        names = ("compilation-config", "cc", "O")
+        dotted = [flag for flag in self.flags if flag.partition(".")[0] in names and "." in flag]
+        if dotted:
+            # Of an option with dotted forms vLLM takes them alone.
+            modes = [self.flags[flag] for flag in dotted if flag.endswith(".cudagraph_mode")]
+            return modes[-1].upper() if modes and isinstance(modes[-1], str) else None
+        for name in names:
             text = self.flags.get(name)
             if isinstance(text, str) and text.startswith("{"):
                 try:
@@ -127,9 +133,6 @@ class Launch:
                     continue
                 if mode is not None:
                     return str(mode).upper()
-            dotted = self.flags.get(f"{name}.cudagraph_mode")
-            if isinstance(dotted, str):
-                return dotted.upper()
         return None
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from packaging.version import Version
 
 from .rules import spelt
+from .script_path import computed
 from .yaml_source import YamlFile
 
 _DOTTED = Version("0.9.1")
@@ -96,7 +97,7 @@ def named(args: Sequence[str]) -> ServeConfig | str | None:
             return _stops(f"{_FLAG} has no file behind it, and vLLM stops: name one")
         path = args[at + 1]
         suffix = path.rpartition(".")[2]
-        if suffix not in _SUFFIXES:
+        if suffix not in _SUFFIXES and not computed(suffix):
             told = f"vLLM stops at {_FLAG} {spelt(path)}: the name has to end in .yaml or .yml"
             return _stops(told)
         return path

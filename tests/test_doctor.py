@@ -179,3 +179,32 @@ def test_what_cannot_be_asked_ends_with_its_code(
 
 def test_without_lmcache_there_is_nothing_to_look_at(tmp_path: Path) -> None:
     assert kvpatch("doctor", "--site", tmp_path).code == 4
+
+
+def test_a_process_is_followed_to_the_file_that_it_was_started_with(
+    site: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "lmcache.yaml").write_text("chunk_size: 256\n")
+    serve = tmp_path / "serve.yaml"
+    serve.write_text("kv-transfer-config:\n  kv_connector: LMCacheConnectorV1\nport: 1\nport: 2\n")
+    words = ("vllm", "serve", "m", "--config", "serve.yaml")
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()", *words],
+        stdin=subprocess.PIPE,
+        cwd=tmp_path,
+        env={**os.environ, "LMCACHE_CONFIG_FILE": str(tmp_path / "lmcache.yaml")},
+    )
+    more = ("--site", site, "--pid", process.pid, "--json")
+    try:
+        seen, linted = rows(kvpatch("doctor", *more)), kvpatch("lint", *more)
+        serve.unlink()
+        gone = rows(kvpatch("doctor", *more))
+    finally:
+        process.communicate()
+    assert seen["vLLM's file"]["reason"] == f"its options are read from {serve}"
+    assert seen["LM002 config"]["todo"] == f"change line 4 of {serve}"
+    assert [one["rule"] for one in linted.data["findings"]] == ["LM002"]
+    assert linted.data["serve_config"] == str(serve)
+    assert "LM052" not in seen | gone
+    assert gone["LM058 config"]["state"] == "warn"
+    assert "vLLM's file" not in gone

@@ -34,6 +34,12 @@ FIX = Fix("set", "use_layerwise", value=True)
         ),
         (Finding(APART, "m", "a", line=7), State.WARN, "change a in line 7 of the file"),
         (Finding(APART, "m", "a"), State.WARN, "write a into the file"),
+        (
+            Finding(PREFIX, "m", "", "launch", 3, path="/s.yaml"),
+            State.FAIL,
+            "change line 3 of /s.yaml",
+        ),
+        (Finding(PREFIX, "m", "", "launch", path="/s.yaml"), State.FAIL, "change /s.yaml"),
         (Finding(APART, "m", "a", fix=FIX), State.WARN, "write use_layerwise: true"),
         (Finding(APART, "m: do it", "a", line=7, todo="do it"), State.WARN, "do it"),
     ],

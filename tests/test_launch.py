@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from kvpatch.launch import parse_launch, parse_script, server_of
 from kvpatch.outcome import ExitCode, KvpatchError
+from kvpatch.serve_config import Origin, ServeConfig
 
 
 def test_flags_environment_and_connector_are_taken_apart() -> None:
@@ -68,6 +69,7 @@ def test_a_connector_that_cannot_be_read_is_a_problem_and_no_crash(config: str) 
     [
         ("""-cc '{"cudagraph_mode": "piecewise"}'""", "PIECEWISE"),
         ("-cc.cudagraph_mode=NONE", "NONE"),
+        ("""-cc '{"cudagraph_mode": "NONE"}' -cc.level 3""", None),
         ("""-O '{"cudagraph_mode": 0}'""", "0"),
         ("-O 3", None),
         ("-cc '{broken'", None),
@@ -153,3 +155,50 @@ def test_a_script_that_does_not_start_vllm_has_no_command(text: str) -> None:
 )
 def test_a_process_is_a_server_where_its_command_starts_one(command: str, found: bool) -> None:
     assert (server_of(command) is not None) is found
+
+
+@pytest.mark.parametrize(
+    ("command", "args"),
+    [
+        ("A=1 /opt/bin/vllm serve m --port 1", ("serve", "m", "--port", "1")),
+        ("python /opt/bin/vllm serve m", ("serve", "m")),
+        ("python -m vllm.entrypoints.openai.api_server --model m", ("--model", "m")),
+        ("python -m vllm.entrypoints.cli.main serve m", ("serve", "m")),
+        ("docker run vllm/vllm-openai --model m", ()),
+    ],
+)
+def test_vllms_arguments_are_what_stands_behind_its_program(
+    command: str, args: tuple[str, ...]
+) -> None:
+    assert parse_launch(command).args == args
+
+
+def in_file(*words: str) -> ServeConfig:
+    return ServeConfig("s.yaml", tuple((word, Origin("s.yaml", 1)) for word in words))
+
+
+def test_the_command_beats_the_file_by_whatever_name() -> None:
+    launch = parse_launch("vllm serve m -tp 4 --no-enable-prefix-caching -cc.cudagraph_mode=NONE")
+    found = launch.with_config(
+        in_file(
+            "--tensor-parallel-size", "2", "--enable_prefix_caching", "--port", "1",
+            "--compilation-config", '{"cudagraph_mode": "FULL"}', "--model", "other",
+        )
+    )  # fmt: skip
+    assert (found.flags["tp"], found.on("enable-prefix-caching")) == ("4", False)
+    assert "tensor-parallel-size" not in found.flags
+    assert (found.graphs, found.model, found.flags["port"]) == ("NONE", "m", "1")
+    assert found.origin("port") == Origin("s.yaml", 1)
+    assert found.origin("enable-prefix-caching", "tp") is None
+
+
+def test_a_model_in_the_file_counts_where_the_command_has_none() -> None:
+    assert parse_launch("vllm serve --port 1").with_config(in_file("--model", "f")).model == "f"
+
+
+def test_dotted_forms_of_file_and_command_make_one_connector() -> None:
+    launch = parse_launch("vllm serve m --kv-transfer-config.kv_role kv_both")
+    name = "--kv-transfer-config.kv_connector"
+    found = launch.with_config(in_file(name, "LMCacheConnectorV1"))
+    assert found.transfer == {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
+    assert found.origin("kv-transfer-config") == Origin("s.yaml", 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from kvpatch import key_history, rules
 from kvpatch.coercion import effective
 from kvpatch.launch import parse_launch
 from kvpatch.lint_context import Context
-from kvpatch.rules import Fix, Level
+from kvpatch.rules import Finding, Fix, Level
+from kvpatch.serve_config import Origin, ServeConfig
 from kvpatch.yaml_source import parse_yaml
 from lmcache_config import schema_of
 from packaging.version import Version
@@ -42,6 +44,18 @@ def test_a_finding_stands_where_the_value_was_written() -> None:
     found = given.found(rules.LOST, "m", "chunk_size", fix=FIX)
     assert at(found) == ("file", 3, 1, FIX)
     assert (found.rule, found.message, found.key) == (rules.LOST, "m", "chunk_size")
+
+
+def test_an_override_in_vllms_own_file_stands_there() -> None:
+    words = ("--kv-transfer-config.kv_connector_extra_config.lmcache.chunk_size", "8")
+    given = context("chunk_size: 7\n")
+    assert given.launch is None
+    origin = Origin("s.yaml", 4, 1)
+    launch = parse_launch("vllm serve m").with_config(
+        ServeConfig("s.yaml", tuple((word, origin) for word in words))
+    )
+    found = replace(given, launch=launch).written(Finding(rules.OVERRIDE, "m", source="launch"))
+    assert (found.path, found.line, found.column) == ("s.yaml", 4, 1)
 
 
 def test_a_value_from_elsewhere_has_no_line_and_is_not_mended_in_the_file() -> None:

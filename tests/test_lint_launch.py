@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from kvpatch import rules
-from kvpatch.rules import Level
-from linted import BARE, BLEND, LMCACHE, ids, only, run
+from kvpatch import key_history, rules
+from kvpatch.launch import parse_launch
+from kvpatch.lint import Linted, Surroundings, lint
+from kvpatch.rules import Finding, Level
+from kvpatch.serve_config import ServeConfig, converted
+from kvpatch.yaml_source import parse_yaml
+from linted import BARE, BLEND, LMCACHE, NEWEST, ids, only, run, schema
+from packaging.version import Version
 
 pytestmark = pytest.mark.releases
 
@@ -89,3 +94,93 @@ def test_a_dtype_that_is_not_moved_layer_by_layer_is_an_error(
     found = [one for one in linted.findings if one.rule is rules.KV_DTYPE]
     assert [one.level for one in found] == ([] if level is None else [level])
     assert all(f"{dtype} " in one.message and "auto" in one.message for one in found)
+
+
+def started(
+    config: ServeConfig | str, flags: str = "", vllm: str = "0.32.0", text: str = BLEND
+) -> Linted:
+    """A configuration with vLLM started as its own file, or what came of that, says."""
+    launch = parse_launch(f"vllm serve m --config s.yaml {flags}")
+    if isinstance(config, str):
+        config = converted(parse_yaml(config, "s.yaml", "vLLM"), launch.args, Version(vllm))
+    around = Surroundings(launch=launch.with_config(config), vllm=Version(vllm))
+    return lint(parse_yaml(text), schema(NEWEST), key_history.load(), around)
+
+
+RIGHT = """no-enable-prefix-caching: true
+kv-transfer-config:
+  kv_connector: LMCacheConnectorV1
+  kv_role: kv_both
+  kv_connector_extra_config: {use_layerwise: true}
+"""
+
+
+def at(found: Finding) -> tuple[str, str, int]:
+    return found.source, found.path, found.line
+
+
+def test_what_vllms_own_file_sets_is_given() -> None:
+    assert ids(started(RIGHT)) == set()
+    assert ids(started("port: 1\n")) == {"connector", "prefix-caching", "cuda-graphs"}
+
+
+def test_a_switch_that_is_false_there_does_nothing_and_is_told_at_its_line() -> None:
+    found = only(started(RIGHT.replace("no-enable-prefix-caching: true", "enable-prefix-caching: "
+                                       "false")), rules.PREFIX)  # fmt: skip
+    assert at(found) == ("launch", "s.yaml", 1)
+    assert "write no-enable-prefix-caching: true" in found.message
+
+
+def test_findings_about_an_option_of_the_file_stand_at_its_line() -> None:
+    dtype = only(started(f"{RIGHT}kv-cache-dtype: fp8\n"), rules.KV_DTYPE)
+    assert at(dtype) == ("launch", "s.yaml", 6)
+    other = only(started(RIGHT.replace("LMCacheConnectorV1", "Own")), rules.CONNECTOR)
+    assert at(other) == ("launch", "s.yaml", 2)
+    wrong = RIGHT.replace("{use", "{lmcache.chunk_sizes: 1, use")
+    assert at(only(started(wrong), rules.OVERRIDE)) == ("launch", "s.yaml", 2)
+    missing = only(started("port: 1\n"), rules.CONNECTOR)
+    assert at(missing) == ("launch", "", 0)
+    assert "in the command, nor in s.yaml" in missing.message
+
+
+def test_what_the_command_says_is_not_laid_to_the_file() -> None:
+    other = RIGHT.replace("LMCacheConnectorV1", "Own")
+    assert ids(started(other, LMCACHE % BARE)) == set()
+    own = """--kv-transfer-config '{"kv_connector": "Own"}'"""
+    assert at(only(started(RIGHT, own), rules.CONNECTOR)) == ("launch", "", 0)
+
+
+def test_of_a_file_that_was_not_read_nothing_is_taken_for_missing() -> None:
+    unread = ServeConfig("s.yaml", unread="why", todo="do it")
+    linted = started(unread, text=f"{BLEND}gds_path: /mnt/a\ngds_buffer_size: 64\n")
+    found = only(linted, rules.SERVE_UNREAD)
+    assert found.level is Level.WARNING
+    assert found.message.endswith("(why): do it")
+    ours = ("connector", "prefix-caching", "cuda-graphs", "gpu-memory")
+    assert not {one.rule.name for one in linted.findings}.intersection(ours)
+
+
+def test_what_the_command_itself_says_is_judged_all_the_same() -> None:
+    unread = ServeConfig("s.yaml", unread="why", todo="do it")
+    own = """--enable-prefix-caching --kv-transfer-config '{"kv_connector": "Own"}'"""
+    assert ids(started(unread, own)) == {"connector", "prefix-caching"}
+    broken = "--kv-transfer-config '{'"
+    assert "connector" in ids(started(unread, broken))
+
+
+def test_where_vllm_stops_at_the_file_that_alone_is_said() -> None:
+    linted = started(RIGHT, vllm="0.11.0")
+    assert at(only(linted, rules.SERVE_CONFIG)) == ("launch", "s.yaml", 2)
+    assert ids(linted) == {"serve-config"}
+    assert ids(started("- a\n")) == {"serve-config"}
+
+
+def test_a_key_that_is_there_twice_is_told_at_its_second_line() -> None:
+    found = only(started(f"{RIGHT}port: 1\nport: 2\n"), rules.DUPLICATE)
+    assert at(found) == ("launch", "s.yaml", 7)
+
+
+def test_dotted_forms_beside_json_leave_no_connector() -> None:
+    dotted = "kv-transfer-config.kv_role: kv_both\nno-enable-prefix-caching: true\n"
+    found = only(started(dotted, LMCACHE % BARE), rules.CONNECTOR)
+    assert "takes its dotted forms alone" in found.message

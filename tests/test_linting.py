@@ -222,3 +222,57 @@ def test_values_of_variables_are_not_judged_where_they_are_read_by_code_of_their
     assert "LM062" in out
     assert "LM020" not in out
     assert "values are not" in err
+
+
+CONNECTED = "kv-transfer-config:\n  kv_connector: LMCacheConnectorV1\n  kv_role: kv_both\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "text", "code"),
+    [
+        ("vllm serve m --config serve.yaml", CONNECTED, 0),
+        ('cd "$(dirname "$0")"\nexec vllm serve m --config serve.yaml', CONNECTED, 0),
+        ('here=$(dirname "$0")\nexec vllm serve m --config "$here/serve.yaml"', CONNECTED, 0),
+        ("vllm serve m --config serve.yaml", "port: 1\n", 1),
+        ("vllm serve m --config serve.yaml", "- a\n", 1),
+        ("vllm serve m --config=serve.yaml", CONNECTED, 1),
+        ("vllm serve m --config gone.yaml", CONNECTED, 0),
+        ('vllm serve m --config "$1"', CONNECTED, 0),
+    ],
+)
+def test_a_script_is_followed_to_vllms_own_file(
+    tmp_path: Path, script: str, text: str, code: int
+) -> None:
+    config = tmp_path / "lmcache.yaml"
+    config.write_text("chunk_size: 256\n")
+    folder = tmp_path / "start"
+    folder.mkdir()
+    (folder / "serve.yaml").write_text(f"{text}api-key: sk-secret\n" if ":" in text else text)
+    (folder / "start.sh").write_text(f"{script}\n")
+    arguments = (config, "--lmcache", "0.5.6", "--vllm", "0.32.0", "--serve", folder / "start.sh")
+    ended, out, err = lint(*arguments)
+    assert ended == code, out
+    assert "secret" not in out + err
+    data = json.loads(lint(*arguments, "--json")[1])["data"]
+    named = "serve.yaml" in script and "=serve.yaml" not in script
+    read = named and text != "- a\n"
+    assert data["serve_config"] == (str(folder / "serve.yaml") if read else None)
+    unread = [one for one in data["findings"] if one["rule"] == "LM058"]
+    assert bool(unread) is ("gone" in script or "$1" in script)
+
+
+def test_a_finding_in_vllms_own_file_is_printed_and_logged_with_its_place(tmp_path: Path) -> None:
+    config, serve = tmp_path / "lmcache.yaml", tmp_path / "serve.yaml"
+    config.write_text("chunk_size: 256\n")
+    serve.write_text('port: 1\nkv-transfer-config: \'{"kv_connector": "Own"}\'\n')
+    arguments = (config, "--lmcache", "0.5.6", "--serve", f"vllm serve m --config {serve}")
+    log = tmp_path / "log.sarif"
+    code, out, _ = lint(*arguments, "--sarif", log)
+    assert code == 1
+    assert f"{serve}:2:1: error LM052 " in out
+    (result,) = json.loads(log.read_text())["runs"][0]["results"]
+    place = result["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == serve.as_uri()
+    assert place["region"]["startLine"] == 2
+    (finding,) = json.loads(lint(*arguments, "--json")[1])["data"]["findings"]
+    assert (finding["file"], finding["line"], finding["source"]) == (str(serve), 2, "launch")

@@ -40,6 +40,14 @@ def test_a_relative_path_stays_relative_and_an_absolute_one_is_a_uri(
     assert uri(str(tmp_path / path)).startswith("file:///")
 
 
+def test_a_finding_in_another_file_points_there() -> None:
+    found = Finding(rules.PREFIX, "m", source="launch", line=4, column=1, path="/x/serve.yaml")
+    (result,) = sarif("a.yaml", [found])["runs"][0]["results"]
+    place = result["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == "file:///x/serve.yaml"
+    assert place["region"]["startLine"] == 4
+
+
 def test_a_clean_file_has_a_run_without_results() -> None:
     log = sarif("a.yaml", ())
     assert (log["version"], log["runs"][0]["results"]) == ("2.1.0", [])

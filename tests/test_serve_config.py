@@ -31,6 +31,7 @@ def told(found: ServeConfig) -> str:
     [
         (("serve", "m", "--config", "a/b.yaml"), "a/b.yaml"),
         (("serve", "--config", "b.yml", "--port", "1"), "b.yml"),
+        (("serve", "--config", "$1"), "$1"),
         (("serve", "m", "--configuration", "x"), None),
         (("serve", "m"), None),
     ],
