@@ -97,7 +97,7 @@ def _graphs(context: Context) -> Iterator[Finding]:
     given = context.launch
     if given is None or given.on("enforce-eager") or given.graphs in _SAFE_MODES:
         return
-    if not given.known and not given.graphs:
+    if not given.known:
         return
     bare = any(extra.get("use_layerwise") is True for extra in given.extras)
     newer = context.vllm is not None and context.vllm >= BARE_SETTING

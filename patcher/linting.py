@@ -182,7 +182,9 @@ def _launch(given: str) -> Launch:
             text = script.read_bytes()[:_MOST_BYTES]
         except OSError as error:
             raise _unreadable(given, error) from None
-        found = parse_script(text.decode("utf-8", "replace"), str(script.absolute().parent))
+        # By a link, dirname and readlink say two folders.
+        here = "" if script.is_symlink() else str(script.absolute().parent)
+        found = parse_script(text.decode("utf-8", "replace"), here)
         if found is None:
             told = f"{given} is a file in which no line starts vLLM"
             raise _no_command(told)
