@@ -13,7 +13,7 @@ from packaging.version import Version
 from . import serve_config
 from .launch import Launch
 from .script_path import UNKNOWN, computed
-from .serve_config import Origin, Problem, ServeConfig
+from .serve_config import ServeConfig
 from .yaml_source import MOST_BYTES, YamlFile, parse_bytes
 
 _CLOCK_S = 2.0
@@ -70,12 +70,11 @@ def followed(launch: Launch, vllm: Version | None, base: Base) -> Launch:
     file = _read(path, shown)
     if isinstance(file, ServeConfig):
         return launch.with_config(file)
-    found = serve_config.converted(file, launch.args, vllm)
     if base.since is not None and _written(path) > base.since + _CLOCK_S:
-        told = "it was changed after vLLM was started, which runs with what was there before"
-        late = Problem(f"{told}: restart vLLM", Origin(shown), certain=False)
-        found = replace(found, problems=(*found.problems, late))
-    return launch.with_config(found)
+        why = "it was changed after vLLM was started, which runs with what was there before"
+        todo = f"restart vLLM, or check it with --serve 'vllm serve MODEL --config {shown}'"
+        return launch.with_config(_unread(shown, why, todo))
+    return launch.with_config(serve_config.converted(file, launch.args, vllm))
 
 
 def _place(name: str, folder: str | None, base: Base) -> tuple[str, str] | ServeConfig:
