@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import key_history, serve_file
+from . import key_history
 from .lint import Linted, Surroundings, lint
 from .outcome import ExitCode, KvpatchError, Report
 from .release import Release, find_release
@@ -18,6 +18,7 @@ from .schema import Unknown
 from .yaml_source import YamlFile, read_yaml
 
 if TYPE_CHECKING:
+    from . import serve_file
     from .launch import Launch
 
 
@@ -75,6 +76,8 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
     file = read_yaml(path) if path else YamlFile(_variables(asked), "", written=False)
     release = find_release(asked.python, asked.site, asked.lmcache, asked.vllm)
     if launch is not None:
+        from . import serve_file
+
         launch = serve_file.followed(launch, release.vllm, _base(asked))
     around = Surroundings(
         environ,
@@ -228,6 +231,8 @@ def _no_command(told: str) -> KvpatchError:
 
 def _base(asked: Asked) -> serve_file.Base:
     """From where vLLM reads the file of its --config."""
+    from . import serve_file
+
     if asked.serve is None and asked.pid is not None:
         return serve_file.of_process(asked.pid)
     folders = [Path.cwd()]
