@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from .fsops import Disk, look
+from .fsops import Disk
 from .journal import Entry, Journal, new_transaction
-from .ledger import MARK
-from .outcome import KvpatchError
 from .staleness import CHANGED, installed, staleness
 from .steps import SiteState
 
@@ -19,7 +16,7 @@ def finish(
     journal: Journal,
     *,
     forward: bool,
-    edited: Mapping[str, Entry] | None = None,
+    changed: Mapping[str, Entry] | None = None,
 ) -> None:
     """Write what the journal is after an unfinished transaction.
 
@@ -27,14 +24,14 @@ def finish(
         place: the site folder.
         journal: the unfinished one.
         forward: whether the transaction was finished, not rolled back.
-        edited: the files that hold what kvpatch inserted, and that it did not touch.
+        changed: the files that somebody changed meanwhile, and that it did not touch.
     """
     final = replace(journal, phase="applied", steps={}, former=None) if forward else journal.former
     if final is not None and journal.phase == "reverting" and not final.entries:
         final = None
     lost = {
         path: entry
-        for path, entry in (edited or {}).items()
+        for path, entry in (changed or {}).items()
         if final is None or path not in final.entries
     }
     if lost:
@@ -45,17 +42,13 @@ def finish(
         place.store.write(final)
 
 
-def edited(
+def changed(
     disk: Disk, place: SiteState, journal: Journal, paths: Iterable[str]
 ) -> dict[str, Entry]:
-    """The entries of those files that hold what kvpatch inserted, of the same installation."""
+    """The entries of those files that somebody changed, of the installation that was patched."""
     states = staleness(journal, installed(place.real, frozenset(journal.patched)), disk)
     entries = {entry.path: entry for entry in reversed(journal.known)}
-    return {
-        path: entries[path]
-        for path in paths
-        if states.get(path) == CHANGED and MARK in _content(disk, place, path)
-    }
+    return {path: entries[path] for path in paths if states.get(path) == CHANGED}
 
 
 def _with(
@@ -77,10 +70,3 @@ def _with(
         },
         entries={**final.entries, **lost},
     )
-
-
-def _content(disk: Disk, place: SiteState, path: str) -> bytes:
-    with contextlib.suppress(KvpatchError):
-        found = look(disk, place.real, path)
-        return found.content if found else b""
-    return b""

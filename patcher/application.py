@@ -31,12 +31,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reverted:
-    """What ``revert`` came to, file by file, and where copies were kept."""
+    """What ``revert`` came to, file by file, and what was kept.
+
+    ``copies`` are those of the archives that hold files as somebody had changed them; the others
+    hold a journal that fits no longer, with its originals.
+    """
 
     host: Host
     files: tuple[FileReport, ...]
     archives: tuple[Path, ...]
     written: bool
+    copies: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,6 +126,7 @@ def revert(
     Raises:
         KvpatchError: where a file was changed since, or the environment does not let it happen.
     """
+    from .archive import has_copy
     from .transaction import revert as put_back
 
     host = _open_to_revert(where, disk)
@@ -157,7 +163,9 @@ def revert(
     files = {(file.site, file.path): file for one in recovered for file in one.moved}
     written = bool(files) or done.transaction is not None
     files |= {(file.site, file.path): file for file in done.files}
-    return Reverted(host, tuple(files.values()), (*kept, *done.archives), written=written)
+    archives = (*kept, *done.archives)
+    copies = tuple(folder for folder in archives if has_copy(folder))
+    return Reverted(host, tuple(files.values()), archives, written=written, copies=copies)
 
 
 def _recover(host: Host, disk: Disk, *, while_running: bool) -> tuple[Recovered, ...]:

@@ -14,6 +14,11 @@ FOUND = "found"
 """The folder of an archive that holds files as others had changed them."""
 
 
+def has_copy(folder: Path) -> bool:
+    """Whether an archive holds files as others had changed them, and not a journal alone."""
+    return (folder / FOUND).is_dir()
+
+
 def keep(store: Store, journal: Journal, found: Mapping[str, bytes] | None = None) -> Path:
     """Copy a journal and the bytes it needs into the archive.
 

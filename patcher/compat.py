@@ -272,6 +272,11 @@ def _holds(side: Side, patch: Patch) -> bool:
         if SpecifierSet(target.versions).contains(side.release, prereleases=True)
     ]
     there = [text for text in texts if text is not None]
-    return bool(there) and all(
-        patch.post_condition(ast.parse(text), side.release).holds for text in there
+    try:
+        modules = [ast.parse(text) for text in there]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        # What does not parse does no work.
+        return False
+    return bool(modules) and all(
+        patch.post_condition(module, side.release).holds for module in modules
     )

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import archive
-from .aftermath import edited, finish
+from .aftermath import changed, finish
 from .draft import FileReport
 from .fsops import Disk, Shape, environment_errors, look
 from .journal import Entry, Journal, Store, state_directory
 from .outcome import ExitCode, KvpatchError
-from .staleness import MISSING, PUT_BACK
+from .staleness import MISSING, PUT_BACK, installed, replaced
 from .steps import SiteState, settle_names, stage, switch, unstage
 
 FINISHED = "finished"
@@ -32,8 +32,8 @@ class Recovered:
 
     ``files`` are where they shall be; ``moved`` says what was written of them now. ``conflicts``
     are the files that someone else changed meanwhile; they were left alone. A journal goes on
-    speaking of those that hold what kvpatch inserted, so that a revert can put the originals back;
-    for the others the journal with its originals is in ``archives``.
+    speaking of them, so that a revert can put the originals back; for those of a distribution that
+    was installed anew the journal with its originals is in ``archives``.
     """
 
     transaction: str
@@ -187,14 +187,14 @@ def resolve(group: Sequence[SiteState], sample: Journal, disk: Disk, *, forward:
         touched += [str(place.real / path) for path in settled]
         moved += written
         conflicts += [str(place.real / path) for path in clashing]
-        held[key] = edited(disk, place, journal, clashing)
+        held[key] = changed(disk, place, journal, clashing)
         if set(clashing) - set(held[key]):
             archives.append(archive.keep(place.store, journal))
     lead = sample.participants[:1]
     coordinator_last = forward and sample.phase == "reverting"
     for key in sorted(members, key=lambda key: (key in lead) == coordinator_last):
         place, journal = members[key]
-        finish(place, journal, forward=forward, edited=held[key])
+        finish(place, journal, forward=forward, changed=held[key])
     return Recovered(
         sample.transaction,
         FINISHED if forward else ROLLED_BACK,
@@ -231,6 +231,12 @@ def _bring(
         unstage(disk, place, path, name)
         if now == (goal.digest if goal else None):
             touched.append(path)
+        elif now is None and _lost(place, journal, path):
+            # As any revert does: the next one, where this run is an apply that goes forward.
+            if not forward or journal.phase == "reverting":
+                _put(disk, place, path, None, goal, name)
+                touched.append(path)
+                moved.append(_told(place, journal, path, None, goal))
         elif now != (source.digest if source else None):
             conflicts.append(path)
         elif not forward or journal.phase == "reverting":
@@ -240,6 +246,13 @@ def _bring(
             moved.append(_told(place, journal, path, source, goal))
     settle_names(disk, place, touched, journal.prefixes, strict=forward)
     return touched, conflicts, moved
+
+
+def _lost(place: SiteState, journal: Journal, path: str) -> bool:
+    """Whether somebody took away a file of the installation that was patched."""
+    named = next(entry.distribution for entry in journal.known if entry.path == path)
+    current = installed(place.real, frozenset({named}))
+    return (place.real / path).parent.is_dir() and not replaced(journal, named, current)
 
 
 def _told(

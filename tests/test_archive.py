@@ -34,8 +34,9 @@ def test_the_same_contents_are_kept_once_and_others_beside_them(tmp_path: Path) 
     assert journal is not None
     first = archive.keep(store, journal)
     assert archive.keep(store, journal) == first
-    assert archive.keep(store, journal, {WORKER: b"x"}) != first
-    assert first.is_dir()
+    second = archive.keep(store, journal, {WORKER: b"x"})
+    assert second != first
+    assert (archive.has_copy(first), archive.has_copy(second)) == (False, True)
 
 
 def test_a_damaged_original_does_not_keep_the_journal_from_the_archive(tmp_path: Path) -> None:

@@ -124,6 +124,13 @@ def test_k_is_cured_where_the_post_condition_of_the_patch_for_it_holds(unpacks: 
         assert list(check(vllm, lmcache).letters) == expected
 
 
+def test_a_file_that_is_not_python_cures_nothing() -> None:
+    changes = {**replaced(FLASH, SHAPE, PACKED), GPU: "def (:\n"}
+    vllm = Side(codebase("vllm", changes), Version("0.30"))
+    lmcache = Side(codebase("lmcache", changes), Version("0.5.6"), (TRANSFER,))
+    assert "K" in check(vllm, lmcache).letters
+
+
 def test_lmcache_that_registers_the_model_itself_needs_no_patch() -> None:
     from pair_stand_in import ADAPTER
 

@@ -28,7 +28,7 @@ from hosts import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kvpatch.fsops import Disk, sha256
+from kvpatch.fsops import Disk
 from kvpatch.journal import ARCHIVE, HOME
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.transaction import recover, revert, staleness
@@ -314,31 +314,72 @@ def test_a_file_that_others_changed_since_the_crash_is_left_alone_and_named(
     assert host.read(WORKER) == b"theirs\n"
     goal = SCENARIOS[name][4] if name == "revert" else SCENARIOS[name][3]
     assert host.read(PARALLEL) == goal[PARALLEL]
-    (archive,) = recovered.archives
-    assert (archive / "blobs" / sha256(ORIGINALS[WORKER])).is_file()
+    assert recovered.archives == ()
+    with pytest.raises(KvpatchError) as refused:
+        host.revert()
+    assert (refused.value.code, host.read(WORKER)) == ("changed-since", b"theirs\n")
     check_clean(host)
 
 
-EDITED = b"# kvpatch KV001: what it inserted, and theirs on top\n"
+EDITED = b"theirs, on top of what a stopped run wrote\n"
+not_smaller = pytest.mark.parametrize(
+    "name", [name for name in SCENARIOS if not name.startswith("smaller")]
+)
 
 
-@pytest.mark.parametrize("name", [name for name in SCENARIOS if not name.startswith("smaller")])
-def test_an_edit_on_top_of_what_a_stopped_run_wrote_is_given_up_by_force_alone(
-    name: str, host_root: Path
+@pytest.mark.parametrize("left", [EDITED, b""])
+@not_smaller
+def test_an_edit_after_a_stopped_run_is_given_up_by_force_alone(
+    name: str, left: bytes, host_root: Path
 ) -> None:
     host = prepared(host_root, name)
     crash_midway(host, name)
-    host.path(WORKER).write_bytes(EDITED)
+    host.path(WORKER).write_bytes(left)
     for _ in range(2):
         with pytest.raises(KvpatchError) as refused:
             host.revert()
-        assert (refused.value.code, host.read(WORKER)) == ("changed-since", EDITED)
+        assert (refused.value.code, host.read(WORKER)) == ("changed-since", left)
         check_clean(host)
     report = host.revert(force=True)
     assert host.contents() == ORIGINALS
     (archive,) = report.archives
-    assert (archive / "found" / WORKER).read_bytes() == EDITED
+    assert (archive / "found" / WORKER).read_bytes() == left
     assert host.revert(force=True).files == ()
+    check_clean(host)
+
+
+@pytest.mark.parametrize("gone", [WORKER, PARALLEL])
+@not_smaller
+def test_a_file_taken_away_after_a_stopped_run_comes_back(
+    name: str, gone: str, host_root: Path
+) -> None:
+    host = prepared(host_root, name)
+    crash_midway(host, name)
+    host.path(gone).unlink()
+    ahead = {file.path for file in host.revert(dry_run=True).files if file.state == "put-back"}
+    assert gone in ahead
+    done = host.revert()
+    moved = [file.path for one in done.recovered for file in one.moved]
+    assert gone in (*moved, *(file.path for file in done.files))
+    assert host.contents() == ORIGINALS
+    check_clean(host)
+
+
+@not_smaller
+def test_a_folder_in_the_place_of_a_file_after_a_stopped_run_is_to_be_moved_away(
+    name: str, host_root: Path
+) -> None:
+    host = prepared(host_root, name)
+    crash_midway(host, name)
+    host.path(WORKER).unlink()
+    host.path(WORKER).mkdir()
+    for dry_run in (True, False, False):
+        with pytest.raises(KvpatchError) as refused:
+            host.revert(dry_run=dry_run)
+        assert (refused.value.code, refused.value.exit_code) == ("changed-since", ExitCode.REFUSED)
+    host.path(WORKER).rmdir()
+    host.revert()
+    assert host.contents() == ORIGINALS
     check_clean(host)
 
 
@@ -553,7 +594,7 @@ def test_after_any_history_of_applies_reverts_and_crashes_everything_comes_back(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.booleans(), st.lists(moves, min_size=1, max_size=4), st.randoms(use_true_random=False))
-def test_after_any_history_an_edit_can_be_given_up_and_is_kept(
+def test_after_any_history_what_others_did_can_be_given_up_and_is_kept(
     quick: None, two: bool, history: list[tuple[str, dict[str, bytes], int]], random: Random
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -568,14 +609,18 @@ def test_after_any_history_an_edit_can_be_given_up_and_is_kept(
                 else:
                     host.revert(hook)
         written = [path for path in ORIGINALS if host.read(path) != ORIGINALS[path]]
-        if written:
-            edited = random.choice(written)
+        edited = random.choice(written) if written else None
+        if edited:
             host.path(edited).write_bytes(EDITED)
-            with pytest.raises(KvpatchError):
-                host.revert()
-            assert host.read(edited) == EDITED
+        for path in written:
+            if path != edited and random.random() < 0.3:
+                host.path(path).unlink()
+        ahead = attempt(lambda host, _: host.revert(dry_run=True), host, None)
+        refused = attempt(lambda host, _: host.revert(), host, None)
+        assert (ahead and ahead.code, bool(edited)) == (refused and refused.code, bool(refused))
+        assert not edited or host.read(edited) == EDITED
         host.revert(force=True)
         assert host.contents() == ORIGINALS
         check_clean(host)
         kept = [path.read_bytes() for path in Path(folder).rglob(f"{ARCHIVE}/*/found/**/*.py")]
-        assert kept == [EDITED] * bool(written)
+        assert kept == [EDITED] * bool(edited)

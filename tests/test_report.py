@@ -152,19 +152,24 @@ class Done:
 
     files: tuple[FileReport, ...]
     archives: tuple[Path, ...] = ()
+    copies: tuple[Path, ...] = ()
     host: None = field(default=None)
     written: bool = True
 
 
-def reverted(*states: str, archives: tuple[Path, ...] = ()) -> Reverted:
+def reverted(
+    *states: str, archives: tuple[Path, ...] = (), copies: tuple[Path, ...] = ()
+) -> Reverted:
     files = tuple(FileReport("/s", "vllm/a.py", "vllm", state, None, None) for state in states)
-    return Done(files, archives)  # type: ignore[return-value]
+    return Done(files, archives, copies)  # type: ignore[return-value]
 
 
 def test_a_revert_says_what_it_put_back_and_that_a_restart_is_needed() -> None:
-    text = revert_text(reverted("put-back", archives=(Path("/kept"),)), dry_run=False)
+    old, kept = Path("/old"), Path("/kept")
+    text = revert_text(reverted("put-back", archives=(old, kept), copies=(kept,)), dry_run=False)
     assert "put-back  vllm/a.py" in text
     assert "a copy of what was there is in /kept" in text
+    assert "the originals are kept in /old" in text
     assert text.splitlines()[-1].startswith("restart vLLM")
 
 
