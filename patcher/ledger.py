@@ -118,6 +118,11 @@ class Journal:
         return frozenset(needed)
 
 
+def temporary(path: str, transaction: str) -> str:
+    """The name, beside the target, of the file that takes its place in that transaction."""
+    return f".{path.rpartition('/')[2]}.{transaction}.kvpatch"
+
+
 def check_path(text: str) -> str:
     """A path below the site folder, as patches and journals may name it.
 

@@ -19,7 +19,7 @@ from .draft import FileReport
 from .fsops import Disk, Shape, environment_errors, look
 from .journal import Entry, Journal, Store, state_directory
 from .outcome import ExitCode, KvpatchError
-from .staleness import MISSING, PUT_BACK, installed, replaced
+from .staleness import MISSING, PUT_BACK, installed, never_written, replaced
 from .steps import SiteState, settle_names, stage, switch, unstage
 
 FINISHED = "finished"
@@ -224,10 +224,12 @@ def _bring(
         except KvpatchError as error:
             if error.exit_code is not ExitCode.REFUSED:
                 raise
-            conflicts.append(path)
+            if not never_written(journal, path):
+                conflicts.append(path)
             if error.code != "linked-folder":
                 unstage(disk, place, path, name)
             continue
+        untouched = never_written(journal, path)
         unstage(disk, place, path, name)
         if now == (goal.digest if goal else None):
             touched.append(path)
@@ -238,7 +240,8 @@ def _bring(
                 touched.append(path)
                 moved.append(_told(place, journal, path, None, goal))
         elif now != (source.digest if source else None):
-            conflicts.append(path)
+            if not untouched:
+                conflicts.append(path)
         elif not forward or journal.phase == "reverting":
             # An apply that goes forward was in place: someone put the former bytes back since.
             _put(disk, place, path, source, goal, name)

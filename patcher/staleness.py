@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from .fsops import Disk, environment_errors, look, sha256
-from .ledger import DistributionState, Entry, Journal
+from .ledger import DistributionState, Entry, Journal, temporary
 from .outcome import ExitCode, KvpatchError
 
 OURS = "ours"
@@ -31,7 +32,8 @@ def staleness(
     """Judge every file of a journal.
 
     ``ours``: as kvpatch wrote it, and revertible whatever happened elsewhere. ``reinstalled``: the
-    original is back, so there is nothing of kvpatch in it. ``stale``: anything else where the
+    original is back, or an apply that was interrupted never came to it, so there is nothing of
+    kvpatch in it. ``stale``: anything else where the
     distribution was installed anew; its original may be of another version. ``changed``: neither,
     although the distribution is the same. ``missing``: not there.
 
@@ -45,7 +47,18 @@ def staleness(
     for entry in journal.known:
         if entry.path not in states:
             states[entry.path] = _judge(journal, entry, look_up(entry.path), current)
+            if states[entry.path] == CHANGED and never_written(journal, entry.path):
+                states[entry.path] = REINSTALLED
     return states
+
+
+def never_written(journal: Journal, path: str) -> bool:
+    """Whether what an interrupted apply staged for a file still lies beside it, unused."""
+    before = journal.former.entries if journal.former else {}
+    if journal.phase != "applying" or path in before:
+        return False
+    target = Path(journal.site, path)
+    return os.path.lexists(target.with_name(temporary(path, journal.transaction)))
 
 
 def replaced(journal: Journal, name: str, current: Mapping[str, DistributionState]) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from . import bytecode
 from .fsops import Disk, Found, Shape, fresh_mtime, look, now_ns, sha256
 from .journal import Journal, Store
+from .ledger import temporary
 from .outcome import ExitCode, KvpatchError
 
 
@@ -39,11 +40,6 @@ class SiteState:
     def journal(self) -> Journal | None:
         """The journal, which must be that of this site folder."""
         return Store(self.store.directory, self.store.disk, self.site).read()
-
-
-def temporary(path: str, transaction: str) -> str:
-    """The name, beside the target, of the file that takes its place in that transaction."""
-    return f".{path.rpartition('/')[2]}.{transaction}.kvpatch"
 
 
 def stage(

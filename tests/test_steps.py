@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from hosts import WORKER, Host, make
 from kvpatch.fsops import Disk, Shape, look, sha256
+from kvpatch.ledger import temporary
 from kvpatch.outcome import KvpatchError
-from kvpatch.steps import SiteState, stage, switch, temporary, unstage
+from kvpatch.steps import SiteState, stage, switch, unstage
 
 
 @pytest.fixture
