@@ -7,15 +7,19 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
-from . import script_path
+from . import wrapper
 from .kv_connector import connectors, is_in_process, transfer_of
-from .outcome import ExitCode, KvpatchError
 from .serve_config import SWITCHES, Origin, ServeConfig
+from .shell_words import Argument
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_LOOKED_AT = frozenset(
+    "kv-transfer-config compilation-config cc O kv-cache-dtype gpu-memory-utilization "
+    "kv-offloading-backend kv-offloading-size enable-prefix-caching enforce-eager".split()
+)
+"""Options on which something is said."""
 _SAME = (
     frozenset({"compilation-config", "cc", "O"}),
     frozenset({"tensor-parallel-size", "tp"}),
@@ -38,6 +42,9 @@ class Launch:
         folder: where the command changes to before; empty where that can't be known.
         config: what ``--config FILE`` came to; None where it names none, or nobody looked.
         origins: where those flags were written that the file set.
+        doubt: why an option that is not here may be given all the same; empty where it is not.
+        unread: options whose value is not known; they are not among the flags.
+        lines: those of the script that start vLLM, the one of this launch last.
     """
 
     flags: Mapping[str, str | bool]
@@ -49,12 +56,18 @@ class Launch:
     folder: str | None = None
     config: ServeConfig | None = None
     origins: Mapping[str, Origin] = field(default_factory=dict)
+    doubt: str = ""
+    unread: frozenset[str] = frozenset()
+    lines: tuple[int, ...] = ()
 
     def with_config(self, config: ServeConfig) -> Launch:
         """The same with the options of vLLM's configuration file, which the command's own beat."""
         words = [word for word, _ in config.words]
-        taken = set(self.flags).union(*(same for same in _SAME if same & set(self.flags)))
-        read = [(name, value, at) for name, value, at in _flags_at(words) if name not in taken]
+        taken = set(self.flags) | self.unread
+        taken = taken.union(*(same for same in _SAME if same & taken))
+        read = [one[:3] for one in _flags_at(words) if one[0] not in taken]
+        heads = {name.partition(".")[0] for name in self.unread}
+        read = [one for one in read if one[0].partition(".")[0] not in heads]
         flags = {**{name: value for name, value, _ in read}, **self.flags}
         transfer, problem = transfer_of(flags)
         model = flags.get("model")
@@ -81,7 +94,7 @@ class Launch:
     @property
     def known(self) -> bool:
         """Whether a flag that is not here is not given."""
-        return self.config is None or self.config.known
+        return not self.doubt and (self.config is None or self.config.known)
 
     @property
     def extra(self) -> Mapping[str, Any]:
@@ -136,106 +149,60 @@ class Launch:
         return None
 
 
-def parse_script(text: str, here: str = "") -> Launch | None:
-    """The command that starts vLLM in a shell script, with what is exported before it.
-
-    What the script sources or computes is not followed, but for ``here``, the folder it is in,
-    and the names of files and folders. None where no line starts vLLM.
-    """
-    environ: dict[str, str] = {}
-    folders: dict[str, str] = {}
-    folder: str | None = None
-    left = ""
-    for line in text.replace("\\\n", " ").splitlines():
-        if not left and line.lstrip().startswith("#"):
-            continue
-        left += f"{line}\n"
-        try:
-            words = shlex.split(left)
-        except ValueError:
-            # A quoted word goes on in the next line.
-            continue
-        if _starts_vllm(words):
-            found = _parsed(_one_command(words))
-            within = {**environ, **folders}
-            folder = script_path.changed(left, words, folder, within, here)
-            args = script_path.config_named(found.args, within, here)
-            environ = {**environ, **found.environ}
-            return replace(found, environ=environ, folder=folder, args=args)
-        folder = script_path.changed(left, words, folder, {**environ, **folders}, here)
-        folders.update(script_path.own_folder(left, here))
-        left = ""
-        assigned = words[1:] if words[:1] == ["export"] else words
-        if assigned and all(_ASSIGNMENT.match(word) for word in assigned):
-            environ.update(_assigned(word) for word in assigned if not re.search("[$`]", word))
-    return None
-
-
 def server_of(command: str) -> Launch | None:
     """The launch of a running process by its command; None where that starts no vLLM server.
 
     The flags of a script that builds its engine by itself, and of a worker, say nothing of the
     connector.
     """
-    launch = parse_launch(command)
-    return launch if _starts_vllm(shlex.split(command)) or launch.transfer else None
+    words = shlex.split(command)
+    launch = parse_words(words)
+    return launch if wrapper.start_of(words, texts=False) or launch.transfer else None
 
 
-def _starts_vllm(words: list[str]) -> bool:
-    pairs = pairwise(words)
-    served = any(one.rpartition("/")[2] == "vllm" and two == "serve" for one, two in pairs)
-    return served or any(word.startswith("vllm.entrypoints.") for word in words)
-
-
-def _one_command(words: list[str]) -> list[str]:
-    """The words of the command that starts vLLM, of several on one line."""
-    found: list[str] = []
-    for word in words:
-        if word in ("&&", "||", "|", ";", "&") or word.startswith("#"):
-            if _starts_vllm(found):
-                break
-            found = []
-        elif found or word not in ("exec", "nohup"):
-            found.append(word)
-    return found
-
-
-def _assigned(word: str) -> tuple[str, str]:
-    name, _, value = word.partition("=")
-    return name, value
-
-
-def parse_launch(text: str) -> Launch:
-    """Take a command apart.
-
-    Raises:
-        KvpatchError: ``bad-command``, exit 2: a shell could not read it.
-    """
-    try:
-        words = [word for word in shlex.split(text.replace("\\\n", " ")) if word != "\n"]
-    except ValueError as error:
-        raise KvpatchError(
-            "bad-command",
-            f"the --serve command is not one that a shell reads: {error}",
-            "give it in one argument, as it is typed",
-            ExitCode.USAGE,
-        ) from None
-    return _parsed(words)
-
-
-def _parsed(words: list[str]) -> Launch:
+def parse_words(words: Sequence[str]) -> Launch:
+    """Take the words apart that a program was started with."""
+    words = list(words)
     environ: dict[str, str] = {}
     while words and (_ASSIGNMENT.match(words[0]) or words[0] in ("env", "export")):
-        name, value = _assigned(words.pop(0))
+        name, _, value = words.pop(0).partition("=")
         if name not in ("env", "export"):
             environ[name] = value
-    flags = dict(_flags(words))
+    return from_arguments([Argument(word) for word in words], environ)
+
+
+def from_arguments(
+    arguments: Sequence[Argument], environ: Mapping[str, str], folder: str | None = None
+) -> Launch:
+    """Take a command apart, of which not all may be known.
+
+    Args:
+        arguments: its words, without variables in front.
+        environ: what they are set to.
+        folder: where it runs; None where that is not told.
+    """
+    words = [one.text for one in arguments]
+    flags, unread, doubts = {}, set(), []
+    for name, value, place, behind in _flags_at(words):
+        given = arguments[place + behind]
+        if given.computed and (behind or given.text.startswith("-")):
+            unread.add(name)
+        else:
+            flags[name] = value
+    for place, one in enumerate(arguments):
+        if one.computed and not _is_value(arguments, place):
+            doubts.append(one.name or "a part of it")
+    heads = {name.partition(".")[0] for name in unread}
+    doubts += [f"the value of --{head}" for head in sorted(heads & _LOOKED_AT)]
+    heads = heads.union(*(same for same in _SAME if same & heads))
+    flags = {name: value for name, value in flags.items() if name.partition(".")[0] not in heads}
     transfer, problem = transfer_of(flags)
     model = None
     if "serve" in words and words.index("serve") + 1 < len(words):
         following = words[words.index("serve") + 1]
         model = None if following.startswith("-") else following
     named = flags.get("model")
+    told = " and ".join(dict.fromkeys(doubts))
     return Launch(
         flags,
         environ,
@@ -243,7 +210,22 @@ def _parsed(words: list[str]) -> Launch:
         problem,
         model or (named if isinstance(named, str) else None),
         tuple(_args(words)),
+        folder,
+        doubt=f"{told}: the shell puts it together when the command runs" if told else "",
+        unread=frozenset(unread),
     )
+
+
+def _is_value(arguments: Sequence[Argument], place: int) -> bool:
+    """Whether a word that is not known is one option's value, and nothing else, for certain."""
+    before = arguments[place - 1] if place else Argument("")
+    if not arguments[place].single:
+        return before.text == "--config"
+    if re.match(r"--?[A-Za-z][^=]*=", arguments[place].text):
+        return True
+    name = before.text.lstrip("-").replace("_", "-").removeprefix("no-")
+    flag = before.text.startswith("-") and "=" not in before.text and not before.computed
+    return before.text in ("serve", "vllm") or not place or (flag and name not in SWITCHES)
 
 
 def _args(words: Sequence[str]) -> Sequence[str]:
@@ -256,29 +238,24 @@ def _args(words: Sequence[str]) -> Sequence[str]:
     return ()
 
 
-def _flags(words: Sequence[str]) -> Iterator[tuple[str, str | bool]]:
-    for name, value, _ in _flags_at(words):
-        yield name, value
-
-
-def _flags_at(words: Sequence[str]) -> Iterator[tuple[str, str | bool, int]]:
-    """Name, value and place of each flag."""
+def _flags_at(words: Sequence[str]) -> Iterator[tuple[str, str | bool, int, int]]:
+    """Name, value and place of each flag, and how far behind it the value stands."""
     for place, word in enumerate(words):
         if word == "-O" or not re.match(r"--?[A-Za-z]", word):
             if word == "-O" and place + 1 < len(words):
-                yield "O", words[place + 1], place
+                yield "O", words[place + 1], place, 1
             continue
         name, equals, value = word.lstrip("-").partition("=")
         # vLLM takes underscores for dashes in the name, not in what stands behind a dot.
         head, dot, tail = name.partition(".")
         name = head.replace("_", "-") + dot + tail
         if equals:
-            yield name, value, place
+            yield name, value, place, 0
             continue
         following = words[place + 1] if place + 1 < len(words) else "--"
         if name.removeprefix("no-") in SWITCHES:
-            yield name.removeprefix("no-"), not name.startswith("no-"), place
+            yield name.removeprefix("no-"), not name.startswith("no-"), place, 0
         elif following.startswith("-") and not re.match(r"-\d", following):
-            yield name, True, place
+            yield name, True, place, 0
         else:
-            yield name, following, place
+            yield name, following, place, 1

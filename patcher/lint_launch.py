@@ -37,6 +37,9 @@ def launch(context: Context) -> Iterator[Finding]:
         return
     if given.config is not None:
         yield from _serve_config(given.config)
+    if given.doubt:
+        told = f"{given.doubt}; give --serve the command with its options written out"
+        yield Finding(rules.SERVE_UNKNOWN, told, "", "launch")
     # Where vLLM stops at the file, what the connector's text lacks comes of that.
     if given.problem and (given.known or given.origin(_TRANSFER) is None):
         told = f"--kv-transfer-config: {given.problem}"

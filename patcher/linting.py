@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,7 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
             ExitCode.USAGE,
         )
     launch, environ = _surroundings(asked)
+    notes = _several(launch)
     path = path or _named(launch, environ)
     file = read_yaml(path) if path else YamlFile(_variables(asked), "", written=False)
     release = find_release(asked.python, asked.site, asked.lmcache, asked.vllm)
@@ -93,7 +95,6 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
     def check(one: YamlFile) -> Linted:
         return lint(one, release.schema, history, around)
 
-    notes: list[str] = []
     if asked.pid is not None and launch is None:
         notes.append(
             f"note: the command of process {asked.pid} starts no vLLM server, so no flags were "
@@ -177,14 +178,11 @@ def _launch(given: str) -> Launch:
     Raises:
         KvpatchError: ``bad-command``, ``no-command`` (exit 2), ``unreadable`` (exit 4).
     """
-    from .launch import parse_launch, parse_script
+    from .launch_script import parse_launch, parse_script
 
     script = _script(given)
     if script is not None:
-        try:
-            text = script.read_bytes()[:_MOST_BYTES]
-        except OSError as error:
-            raise _unreadable(given, error) from None
+        text = _content(script, given)
         # By a link, dirname and readlink say two folders.
         here = "" if script.is_symlink() else str(script.absolute().parent)
         found = parse_script(text.decode("utf-8", "replace"), here)
@@ -194,8 +192,33 @@ def _launch(given: str) -> Launch:
         return found
     launch = parse_launch(given)
     if not launch.flags and launch.model is None:
-        raise _no_command(f"--serve {given!r} is no command that starts vLLM, and no file")
+        # The words may hold a key: they are not repeated.
+        told = "--serve is no command that starts vLLM, and no file"
+        raise _no_command(f"{told}: there is no `vllm serve` in it")
     return launch
+
+
+def _content(script: Path, given: str) -> bytes:
+    """The beginning of a script.
+
+    Raises:
+        KvpatchError: ``unreadable``, exit 4.
+    """
+    try:
+        # Some files of /proc wait for what is written next.
+        with open(os.open(script, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:  # noqa: PTH123
+            return stream.read(_MOST_BYTES) or b""
+    except OSError as error:
+        raise _unreadable(given, error) from None
+
+
+def _several(launch: Launch | None) -> list[str]:
+    """What to say where several lines start vLLM."""
+    if launch is None or len(launch.lines) < 2:
+        return []
+    taken = launch.lines[-1]
+    lines = ", ".join(map(str, sorted(launch.lines)))
+    return [f"note: lines {lines} of --serve start vLLM, and only line {taken} was looked at"]
 
 
 def _script(given: str) -> Path | None:

@@ -317,6 +317,12 @@ SERVE_UNREAD = _rule(
     Level.WARNING,
     "Options in the file of --config are not known here, so none was taken for missing.",
 )
+SERVE_UNKNOWN = _rule(
+    "059",
+    "command-not-known",
+    Level.WARNING,
+    "Options of the command are not known here, so none was taken for missing.",
+)
 OTHER_FILE = _rule(
     "060",
     "other-file",

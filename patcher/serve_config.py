@@ -97,7 +97,7 @@ def named(args: Sequence[str]) -> ServeConfig | str | None:
             return _stops(f"{_FLAG} has no file behind it, and vLLM stops: name one")
         path = args[at + 1]
         suffix = path.rpartition(".")[2]
-        if suffix not in _SUFFIXES and not computed(suffix):
+        if suffix not in _SUFFIXES and not computed(path):
             told = f"vLLM stops at {_FLAG} {spelt(path)}: the name has to end in .yaml or .yml"
             return _stops(told)
         return path

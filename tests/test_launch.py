@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kvpatch.launch import parse_launch, parse_script, server_of
+from kvpatch.launch import server_of
+from kvpatch.launch_script import parse_launch, parse_script
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.serve_config import Origin, ServeConfig
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from kvpatch import key_history, rules
-from kvpatch.launch import parse_launch
+from kvpatch.launch_script import parse_launch
 from kvpatch.lint import Linted, Surroundings, lint
 from kvpatch.rules import Finding, Level
 from kvpatch.serve_config import ServeConfig, converted

@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kvpatch.launch import Launch, parse_launch, parse_script
+from kvpatch.launch import Launch
+from kvpatch.launch_script import parse_launch, parse_script
 from kvpatch.serve_config import ServeConfig
 from kvpatch.serve_file import Base, followed, of_process
 from kvpatch.yaml_source import MOST_BYTES

@@ -1,0 +1,82 @@
+"""The command that starts vLLM, found in what a shell or systemd is given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from . import systemd_unit
+from .launch import Launch, from_arguments
+from .outcome import ExitCode, KvpatchError
+from .serve_config import ServeConfig, named
+from .shell_run import Call, calls
+from .shell_words import Word, cut
+
+_BROKEN = re.compile(r"\s*\\?\n\s*(?=--?[A-Za-z])")
+
+
+def parse_script(text: str, here: str = "") -> Launch | None:
+    """The command that starts vLLM in a shell script or a systemd unit, with what is set for it.
+
+    Of several it is the last one that runs in any case. What the script sources or computes is
+    not followed, but for ``here``, the folder it is in. None where no line starts vLLM.
+    """
+    text = text.replace("\r\n", "\n")
+    if systemd_unit.is_unit(text):
+        return _chosen(systemd_unit.calls(text))
+    return _chosen(calls(text, here))
+
+
+def parse_launch(text: str) -> Launch:
+    """Take a command apart, as it is typed; others may stand on the same line.
+
+    Raises:
+        KvpatchError: ``bad-command``, exit 2: a shell could not read it.
+    """
+    # A command that was copied in several lines may have lost what joins them.
+    text = _BROKEN.sub(" ", text.replace("\r\n", "\n"))
+    try:
+        tokens = list(cut(text))
+    except ValueError as error:
+        raise KvpatchError(
+            "bad-command",
+            f"the --serve command is not one that a shell reads: {error}",
+            "give it in one argument, as it is typed",
+            ExitCode.USAGE,
+        ) from None
+    found = _chosen(calls(text))
+    if found is not None:
+        return found
+    words = [token for token in tokens if isinstance(token, Word)]
+    return _other(words)
+
+
+def _other(words: Sequence[Word]) -> Launch:
+    """A command that starts vLLM by another program, or only its options."""
+    from .launch import parse_words
+
+    return parse_words(["".join(piece.text for piece in word.pieces) for word in words])
+
+
+def _chosen(found: Sequence[Call]) -> Launch | None:
+    if not found:
+        return None
+    chosen = next((call for call in reversed(found) if call.certain), found[-1])
+    lines = [line for line in sorted({call.line for call in found}) if line != chosen.line]
+    launch = from_arguments(chosen.arguments, chosen.environ, chosen.folder)
+    launch = replace(launch, lines=(*lines, chosen.line))
+    return _elsewhere(launch, chosen.elsewhere) if chosen.elsewhere else launch
+
+
+def _elsewhere(launch: Launch, program: str) -> Launch:
+    """A launch whose files are not the ones that are seen here."""
+    name = named(launch.args)
+    if not isinstance(name, str):
+        return launch
+    why = f"{program} may start vLLM where other files are"
+    todo = f"run kvpatch there, or check it with --serve 'vllm serve MODEL --config FILE'"
+    flags = {flag: value for flag, value in launch.flags.items() if flag != "config"}
+    return replace(
+        launch, flags=flags, args=(), config=ServeConfig(name, unread=why, todo=todo)
+    )
