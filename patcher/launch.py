@@ -12,12 +12,13 @@ from typing import Any
 from . import wrapper
 from .kv_connector import connectors, is_in_process, transfer_of
 from .serve_config import SWITCHES, Origin, ServeConfig
-from .shell_words import Argument
+from .shell_state import Argument
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _LOOKED_AT = frozenset(
-    "kv-transfer-config compilation-config cc O kv-cache-dtype gpu-memory-utilization "
-    "kv-offloading-backend kv-offloading-size enable-prefix-caching enforce-eager".split()
+    {"kv-transfer-config", "compilation-config", "cc", "O", "kv-cache-dtype"}
+    | {"gpu-memory-utilization", "kv-offloading-backend", "kv-offloading-size"}
+    | SWITCHES
 )
 """Options on which something is said."""
 _SAME = (
@@ -95,6 +96,17 @@ class Launch:
     def known(self) -> bool:
         """Whether a flag that is not here is not given."""
         return not self.doubt and (self.config is None or self.config.known)
+
+    @property
+    def several(self) -> str:
+        """What to say where other commands start vLLM too; empty where none does."""
+        if len(self.lines) < 2:
+            return ""
+        lines = ", ".join(map(str, sorted(set(self.lines))))
+        return (
+            f"note: {len(self.lines)} commands of --serve start vLLM (line {lines}); only the last "
+            f"one that runs in any case was looked at (line {self.lines[-1]})"
+        )
 
     @property
     def extra(self) -> Mapping[str, Any]:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from . import systemd_unit
-from .launch import Launch, from_arguments
+from .launch import Launch, from_arguments, parse_words
 from .outcome import ExitCode, KvpatchError
 from .serve_config import ServeConfig, named
-from .shell_run import Call, calls
+from .shell_run import calls
+from .shell_state import Call
 from .shell_words import Word, cut
 
 _BROKEN = re.compile(r"\s*\\?\n\s*(?=--?[A-Za-z])")
@@ -48,14 +49,8 @@ def parse_launch(text: str) -> Launch:
     found = _chosen(calls(text))
     if found is not None:
         return found
+    # It starts vLLM by another program, or is only its options.
     words = [token for token in tokens if isinstance(token, Word)]
-    return _other(words)
-
-
-def _other(words: Sequence[Word]) -> Launch:
-    """A command that starts vLLM by another program, or only its options."""
-    from .launch import parse_words
-
     return parse_words(["".join(piece.text for piece in word.pieces) for word in words])
 
 
@@ -63,7 +58,9 @@ def _chosen(found: Sequence[Call]) -> Launch | None:
     if not found:
         return None
     chosen = next((call for call in reversed(found) if call.certain), found[-1])
-    lines = [line for line in sorted({call.line for call in found}) if line != chosen.line]
+    others = {(call.line, call.arguments) for call in found}
+    others.discard((chosen.line, chosen.arguments))
+    lines = sorted(line for line, _ in others)
     launch = from_arguments(chosen.arguments, chosen.environ, chosen.folder)
     launch = replace(launch, lines=(*lines, chosen.line))
     return _elsewhere(launch, chosen.elsewhere) if chosen.elsewhere else launch
@@ -75,8 +72,6 @@ def _elsewhere(launch: Launch, program: str) -> Launch:
     if not isinstance(name, str):
         return launch
     why = f"{program} may start vLLM where other files are"
-    todo = f"run kvpatch there, or check it with --serve 'vllm serve MODEL --config FILE'"
+    todo = "run kvpatch there, or check it with --serve 'vllm serve MODEL --config FILE'"
     flags = {flag: value for flag, value in launch.flags.items() if flag != "config"}
-    return replace(
-        launch, flags=flags, args=(), config=ServeConfig(name, unread=why, todo=todo)
-    )
+    return replace(launch, flags=flags, args=(), config=ServeConfig(name, unread=why, todo=todo))

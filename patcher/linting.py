@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 
 
 _CONFIG_FILE = "LMCACHE_CONFIG_FILE"
-_MOST_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -73,7 +70,7 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
             ExitCode.USAGE,
         )
     launch, environ = _surroundings(asked)
-    notes = _several(launch)
+    notes = [launch.several] if launch and launch.several else []
     path = path or _named(launch, environ)
     file = read_yaml(path) if path else YamlFile(_variables(asked), "", written=False)
     release = find_release(asked.python, asked.site, asked.lmcache, asked.vllm)
@@ -146,7 +143,9 @@ def _surroundings(asked: Asked) -> tuple[Launch | None, Mapping[str, str] | None
     """The command and the environment that were named."""
     launch, environ = None, None
     if asked.serve is not None:
-        launch = _launch(asked.serve)
+        from . import serve_option
+
+        launch = serve_option.launch_of(asked.serve)
     if asked.env_file is not None or asked.pid is not None:
         from . import environment
 
@@ -172,94 +171,14 @@ def _variables(asked: Asked) -> str:
     return str(asked.env_file) if asked.env_file else f"/proc/{asked.pid}/environ"
 
 
-def _launch(given: str) -> Launch:
-    """A command, or the one in the script of that name.
-
-    Raises:
-        KvpatchError: ``bad-command``, ``no-command`` (exit 2), ``unreadable`` (exit 4).
-    """
-    from .launch_script import parse_launch, parse_script
-
-    script = _script(given)
-    if script is not None:
-        text = _content(script, given)
-        # By a link, dirname and readlink say two folders.
-        here = "" if script.is_symlink() else str(script.absolute().parent)
-        found = parse_script(text.decode("utf-8", "replace"), here)
-        if found is None:
-            told = f"{given} is a file in which no line starts vLLM"
-            raise _no_command(told)
-        return found
-    launch = parse_launch(given)
-    if not launch.flags and launch.model is None:
-        # The words may hold a key: they are not repeated.
-        told = "--serve is no command that starts vLLM, and no file"
-        raise _no_command(f"{told}: there is no `vllm serve` in it")
-    return launch
-
-
-def _content(script: Path, given: str) -> bytes:
-    """The beginning of a script.
-
-    Raises:
-        KvpatchError: ``unreadable``, exit 4.
-    """
-    try:
-        # Some files of /proc wait for what is written next.
-        with open(os.open(script, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:  # noqa: PTH123
-            return stream.read(_MOST_BYTES) or b""
-    except OSError as error:
-        raise _unreadable(given, error) from None
-
-
-def _several(launch: Launch | None) -> list[str]:
-    """What to say where several lines start vLLM."""
-    if launch is None or len(launch.lines) < 2:
-        return []
-    taken = launch.lines[-1]
-    lines = ", ".join(map(str, sorted(launch.lines)))
-    return [f"note: lines {lines} of --serve start vLLM, and only line {taken} was looked at"]
-
-
-def _script(given: str) -> Path | None:
-    """The script of that name; None where it is a command."""
-    try:
-        return Path(given) if Path(given).is_file() else None
-    except ValueError:
-        # A null byte in it: no path.
-        return None
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            return None
-        raise _unreadable(given, error) from None
-
-
-def _unreadable(given: str, error: OSError) -> KvpatchError:
-    return KvpatchError(
-        "unreadable",
-        f"{given} can't be read: {error.strerror}",
-        "name a script that this user may read, or give the command itself",
-        ExitCode.ENVIRONMENT,
-    )
-
-
-def _no_command(told: str) -> KvpatchError:
-    return KvpatchError(
-        "no-command",
-        told,
-        "give the command in one argument, as in --serve 'vllm serve MODEL ...', or its script",
-        ExitCode.USAGE,
-    )
-
-
 def _base(asked: Asked) -> serve_file.Base:
     """From where vLLM reads the file of its --config."""
-    from . import serve_file
+    from . import serve_file, serve_option
 
     if asked.serve is None and asked.pid is not None:
         return serve_file.of_process(asked.pid)
     folders = [Path.cwd()]
-    script = _script(asked.serve or "")
+    script = serve_option.script_of(asked.serve or "")
     if script is not None:
         folders.append(script.absolute().parent)
     return serve_file.Base(tuple(dict.fromkeys(folders)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Union
 
 from .shell_words import Operator, Word, cut
 
@@ -60,7 +59,7 @@ class Function:
     body: Sequence
 
 
-Node = Union[Command, Block, Function]
+Node = Command | Block | Function
 
 
 @dataclass(frozen=True)

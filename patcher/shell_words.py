@@ -42,23 +42,6 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Argument:
-    """A word of a command as it is given.
-
-    Attributes:
-        text: with what is known put in.
-        computed: whether the shell still puts something in.
-        single: whether it is one word for certain.
-        name: of the variable that is put in, as in ``$NAME``; empty where it is no plain one.
-    """
-
-    text: str
-    computed: bool = False
-    single: bool = True
-    name: str = ""
-
-
-@dataclass(frozen=True)
 class Operator:
     """What stands between commands; a line's end is one."""
 

@@ -7,7 +7,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from .script_path import UNKNOWN
-from .shell_run import Call, calls_of
+from .shell_run import calls_of
+from .shell_state import Call
 from .shell_words import Piece, Word
 
 _SECTION = re.compile(r"^\[Service\]\s*$", re.MULTILINE)

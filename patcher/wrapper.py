@@ -12,15 +12,20 @@ from .script_path import UNKNOWN, computed
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "ash"})
 _SAYING = frozenset(
-    "alias cat complete echo git grep egrep fgrep info logger ls man pgrep pkill killall printf rg "
-    "sed awk tee test trap type wall which whereis wc [ [[ pip pip3 : true false".split()
+    {"alias", "cat", "complete", "echo", "git", "grep", "egrep", "fgrep", "info"}
+    | {"logger", "ls", "man", "pgrep", "pkill", "killall", "printf", "rg", "sed", "awk"}
+    | {"tee", "test", "trap", "type", "wall", "which", "whereis", "wc", "[", "[["}
+    | {"pip", "pip3", ":", "true", "false"}
 )
 _ELSEWHERE = frozenset(
-    "apptainer buildah chroot ctr crictl docker docker-compose enroot flatpak kubectl lxc machinectl "
-    "multipass nerdctl nsenter oc podman podman-compose pdsh rsh singularity ssh systemd-nspawn "
-    "toolbox distrobox wsl".split()
+    {"apptainer", "buildah", "chroot", "ctr", "crictl", "docker", "docker-compose"}
+    | {"enroot", "flatpak", "kubectl", "lxc", "machinectl", "multipass", "nerdctl"}
+    | {"nsenter", "oc", "podman", "podman-compose", "pdsh", "rsh", "singularity", "ssh"}
+    | {"systemd-nspawn", "toolbox", "distrobox", "wsl"}
 )
-_RUNS_TEXT = frozenset({"eval", "screen", "ssh", "su", "runuser", "script", "tmux", "watch", "srun"})
+_RUNS_TEXT = frozenset(
+    {"eval", "screen", "ssh", "su", "runuser", "script", "tmux", "watch", "srun"}
+)
 _CHDIR = re.compile(r"--(?:chdir|directory|working-directory|cwd|workdir|work-dir)(?:=(.*))?")
 _INSIDE = re.compile(r"\bserve\b|vllm\.entrypoints\.")
 _HELP = re.compile(r"-h|-v|--version|--help(?:=.*)?")

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kvpatch.launch import Launch, parse_launch
+from kvpatch.launch import Launch
+from kvpatch.launch_script import parse_launch
 from kvpatch.serve_file import Base, followed
 from packaging.version import Version
 from releases import vllm_releases
