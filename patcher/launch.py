@@ -104,8 +104,8 @@ class Launch:
             return ""
         lines = ", ".join(map(str, sorted(set(self.lines))))
         return (
-            f"note: {len(self.lines)} commands of --serve start vLLM (line {lines}); only the last "
-            f"one that runs in any case was looked at (line {self.lines[-1]})"
+            f"note: {len(self.lines)} commands of --serve start vLLM, in line {lines}; only one in "
+            f"line {self.lines[-1]} was looked at"
         )
 
     @property

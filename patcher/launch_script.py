@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os.path
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from . import systemd_unit
-from .launch import Launch, from_arguments, parse_words
+from .launch import Launch, from_arguments
 from .outcome import ExitCode, KvpatchError
+from .script_path import UNKNOWN
 from .serve_config import ServeConfig, named
+from .shell_builtins import target_of
+from .shell_expansion import expanded
 from .shell_run import calls
-from .shell_state import Call
-from .shell_words import Word, cut
+from .shell_state import Call, State
+from .shell_words import Operator, Word, cut
 
+_CONFIG_FILE = "LMCACHE_CONFIG_FILE"
 _BROKEN = re.compile(r"\s*\\?\n\s*(?=--?[A-Za-z])")
 
 
@@ -49,9 +54,31 @@ def parse_launch(text: str) -> Launch:
     found = _chosen(calls(text))
     if found is not None:
         return found
-    # It starts vLLM by another program, or is only its options.
-    words = [token for token in tokens if isinstance(token, Word)]
-    return parse_words(["".join(piece.text for piece in word.pieces) for word in words])
+    return _other(tokens)
+
+
+def _other(tokens: Sequence[Word | Operator]) -> Launch:
+    """A command that starts vLLM by another program, or only its options."""
+    commands: list[list[Word]] = [[]]
+    for token in tokens:
+        if isinstance(token, Word):
+            commands[-1].append(token)
+        else:
+            commands.append([])
+    with_flags = (one for one in commands if any(_text(word).startswith("--") for word in one))
+    words = next(with_flags, commands[0])
+    environ: dict[str, str] = {}
+    while words and (target_of(words[0]) or words[0].bare in ("env", "export")):
+        word = words.pop(0)
+        if target_of(word):
+            name, _, value = _text(word).partition("=")
+            environ[name] = value
+    given = [one for word in words for one in expanded(word, State())]
+    return from_arguments(given, environ)
+
+
+def _text(word: Word) -> str:
+    return "".join(piece.text for piece in word.pieces)
 
 
 def _chosen(found: Sequence[Call]) -> Launch | None:
@@ -61,9 +88,20 @@ def _chosen(found: Sequence[Call]) -> Launch | None:
     others = {(call.line, call.arguments) for call in found}
     others.discard((chosen.line, chosen.arguments))
     lines = sorted(line for line, _ in others)
-    launch = from_arguments(chosen.arguments, chosen.environ, chosen.folder)
+    environ = _placed(chosen.environ, chosen.folder)
+    launch = from_arguments(chosen.arguments, environ, chosen.folder)
     launch = replace(launch, lines=(*lines, chosen.line))
     return _elsewhere(launch, chosen.elsewhere) if chosen.elsewhere else launch
+
+
+def _placed(environ: Mapping[str, str], folder: str | None) -> Mapping[str, str]:
+    """Variables with the name of LMCache's file as it is where kvpatch runs."""
+    name = environ.get(_CONFIG_FILE)
+    if name is None or folder is None or os.path.isabs(name):  # noqa: PTH117
+        return environ
+    if folder == UNKNOWN:
+        return {key: value for key, value in environ.items() if key != _CONFIG_FILE}
+    return {**environ, _CONFIG_FILE: os.path.join(folder, name)}  # noqa: PTH118
 
 
 def _elsewhere(launch: Launch, program: str) -> Launch:

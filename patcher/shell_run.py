@@ -227,7 +227,8 @@ class _Run:
         elsewhere = state.elsewhere or start.elsewhere
         if odd is not None and start.at is not None and not elsewhere:
             elsewhere = odd.name or "what stands in front"
-        environ = {} if start.elsewhere else {**within.environ, **start.assigned}
+        alone = start.elsewhere or start.clean
+        environ = {**({} if alone else within.environ), **start.assigned}
         folder = below(state.folder, start.folder)
         if start.at is None:
             if state.depth < _DEEPEST:
@@ -253,7 +254,7 @@ class _Run:
 def _inner(state: State, start: Start, environ: Mapping[str, str], elsewhere: str) -> State:
     """Where another shell begins: with what was exported to it."""
     inner = state.copy()
-    names = inner.exported if not start.elsewhere else frozenset()
+    names = frozenset() if start.elsewhere or start.clean else inner.exported
     inner.variables = {name: state.variables[name] for name in names & set(state.variables)}
     inner.outer, inner.elsewhere, inner.depth = environ, elsewhere, state.depth + 1
     inner.functions, inner.stack = {}, ()

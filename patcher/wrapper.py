@@ -23,6 +23,9 @@ _ELSEWHERE = frozenset(
     | {"nsenter", "oc", "podman", "podman-compose", "pdsh", "rsh", "singularity", "ssh"}
     | {"systemd-nspawn", "toolbox", "distrobox", "wsl"}
 )
+_PLAIN = frozenset(
+    {"exec", "nohup", "time", "sudo", "command", "builtin", "env", "xargs", "setsid"}
+)
 _RUNS_TEXT = frozenset(
     {"eval", "screen", "ssh", "su", "runuser", "script", "tmux", "watch", "srun"}
 )
@@ -41,6 +44,7 @@ class Start:
         assigned: variables that the words in front set.
         folder: where they change to; None where they do not.
         elsewhere: the program that starts it where files have other names; empty for none.
+        clean: whether other variables do not reach it.
     """
 
     at: int | None
@@ -48,6 +52,7 @@ class Start:
     assigned: Mapping[str, str] = field(default_factory=dict)
     folder: str | None = None
     elsewhere: str = ""
+    clean: bool = False
 
 
 def start_of(words: Sequence[str], *, texts: bool = True) -> Start | None:
@@ -60,7 +65,7 @@ def start_of(words: Sequence[str], *, texts: bool = True) -> Start | None:
     at = _program(words)
     front = words if at is None else words[:at]
     names = [word.rpartition("/")[2] for word in front]
-    if _SAYING & set(names):
+    if _says(names):
         return None
     text = ""
     if at is None:
@@ -73,7 +78,22 @@ def start_of(words: Sequence[str], *, texts: bool = True) -> Start | None:
     if "srun" in names and any(word.startswith("--container") for word in front):
         elsewhere = "srun"
     assigned = {} if elsewhere else dict(_assigned(front))
-    return Start(at, text, assigned, _folder(front, names), elsewhere)
+    return Start(at, text, assigned, _folder(front, names), elsewhere, _clean(front, names))
+
+
+def _says(names: Sequence[str]) -> bool:
+    """Whether it is a command that only says something of vLLM."""
+    for name in names:
+        if name not in _PLAIN:
+            return name in _SAYING
+    return False
+
+
+def _clean(front: Sequence[str], names: Sequence[str]) -> bool:
+    if "env" in names and {"-i", "-", "--ignore-environment"} & set(front):
+        return True
+    keeps = any(re.match(r"-[A-Za-z]*E|--preserve-env", word) for word in front)
+    return "systemd-run" in names or ("sudo" in names and not keeps)
 
 
 def _program(words: Sequence[str]) -> int | None:

@@ -276,3 +276,34 @@ def test_a_finding_in_vllms_own_file_is_printed_and_logged_with_its_place(tmp_pa
     assert place["region"]["startLine"] == 2
     (finding,) = json.loads(lint(*arguments, "--json")[1])["data"]["findings"]
     assert (finding["file"], finding["line"], finding["source"]) == (str(serve), 2, "launch")
+
+
+@pytest.mark.parametrize(
+    ("script", "rules"),
+    [
+        ('vllm serve m "$@"', {"LM059"}),
+        ("vllm serve m $MORE --config bad.yaml", {"LM059"}),
+        ("docker run IMAGE vllm serve m --config bad.yaml", {"LM058"}),
+        ("CFG=bad.yaml\nif x; then CFG=good.yaml; fi\nvllm serve m --config $CFG", {"LM058"}),
+        ("[ -d sub ] && cd sub\nvllm serve m --config bad.yaml", {"LM058"}),
+        ("CFG=bad.yaml;\nvllm serve m --config $CFG", {"LM052"}),
+    ],
+)
+def test_nothing_is_missing_where_not_all_of_a_script_is_known(
+    tmp_path: Path, script: str, rules: set[str]
+) -> None:
+    config = tmp_path / "lmcache.yaml"
+    config.write_text("chunk_size: 256\n")
+    (tmp_path / "bad.yaml").write_text("port: 1\n")
+    (tmp_path / "start.sh").write_text(f"{script}\n")
+    beside = ("--lmcache", "0.5.6", "--vllm", "0.32.0", "--serve", tmp_path / "start.sh", "--json")
+    code, out, _ = lint(config, *beside)
+    assert {one["rule"] for one in json.loads(out)["data"]["findings"]} == rules
+    assert code == ("LM052" in rules)
+
+
+def test_several_commands_that_start_vllm_are_told(tmp_path: Path, file: Path) -> None:
+    script = tmp_path / "start.sh"
+    script.write_text("if x; then\n  vllm serve a\nelse\n  vllm serve b\nfi\n")
+    _, _, err = lint(file, "--lmcache", "0.5.6", "--serve", script)
+    assert "2 commands of --serve start vLLM, in line 2, 4; only one in line 4" in err

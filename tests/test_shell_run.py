@@ -184,64 +184,9 @@ def test_a_command_that_no_shell_runs_has_its_folder_and_variables() -> None:
     assert (found.folder, found.environ) == ("/srv", {"A": "m"})
 
 
-BITS = st.sampled_from(
-    [
-        "vllm",
-        "serve",
-        ";",
-        "&&",
-        "||",
-        "|",
-        "&",
-        "(",
-        ")",
-        "{",
-        "}",
-        "if",
-        "then",
-        "fi",
-        "else",
-        "case",
-        "in",
-        "esac",
-        ";;",
-        "for",
-        "do",
-        "done",
-        "while",
-        "f()",
-        "f",
-        "$A",
-        "${A",
-        "}",
-        "$(",
-        "`",
-        "'",
-        '"',
-        "\\",
-        "<<E",
-        "E",
-        "<",
-        ">",
-        "#",
-        "[[",
-        "]]",
-        "((",
-        "))",
-        "A=",
-        "A=(",
-        "cd",
-        "eval",
-        "bash",
-        "-c",
-        "return",
-        "break",
-        "exit",
-        "$@",
-        "!",
-    ]
-    + [" ", "\n"]
-)
+WORDS = """vllm serve ; && || | & ( ) { } if then fi else case in esac ;; for do done while f() f
+$A ${A } $( ` ' " \\ <<E E < > # [[ ]] (( )) A= A=( cd eval bash -c return break exit $@ !"""
+BITS = st.sampled_from([*WORDS.split(), " ", "\n"])
 
 
 @given(st.lists(BITS, max_size=40))
