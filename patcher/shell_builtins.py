@@ -55,7 +55,8 @@ def declare(head: str, words: Sequence[Word], state: State) -> None:
         target = target_of(word)
         if target:
             assign(word, state)
-            if set(options) & set("niluA"):
+            # Outside of a function, local is an error.
+            if set(options) & set("niluA") or (head == "local" and not state.functions_around):
                 state.forget(target[1])
         elif head in ("declare", "typeset", "local"):
             state.forget(word.bare)

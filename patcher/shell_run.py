@@ -134,6 +134,7 @@ class _Run:
         for part in block.parts:
             within = state.copy()
             within.certain = False
+            within.loops += loops
             self.sequence(part, within)
             if not within.ended:
                 ends.append(within)
@@ -168,9 +169,7 @@ class _Run:
             return
         given = [one for word in words for one in expanded(word, state)]
         if head in ("exit", "return", "break", "continue"):
-            if head != "exit":
-                (state.returns if head == "return" else state.leaves).append(state.copy())
-            state.ended = True
+            _leave(head, state)
         elif head in ("cd", "pushd", "popd"):
             change(head, given[1:], state)
         elif head in _TAKES_NAMES or (head == "printf" and given[1:2] == [Argument("-v")]):
@@ -193,6 +192,8 @@ class _Run:
         before, returns, own = dict(state.variables), state.returns, state.own
         state.returns, state.own = [], set()
         state.depth += 1
+        state.functions_around += 1
+        loops, state.loops = state.loops, 0
         positional(given, state)
         self.sequence(body, state)
         ends = [*([] if state.ended else [state]), *state.returns]
@@ -203,7 +204,8 @@ class _Run:
             state.forget(name)
             if name in before:
                 state.variables[name] = before[name]
-        state.returns, state.own = returns, own
+        state.returns, state.own, state.loops = returns, own, loops
+        state.functions_around -= 1
         state.depth -= 1
 
     def _start(
@@ -251,6 +253,15 @@ class _Run:
         state.depth -= 1
 
 
+def _leave(head: str, state: State) -> None:
+    """The end of a script, a function or a loop's round; outside of these nothing ends."""
+    if head == "exit":
+        state.ended = True
+    elif state.functions_around if head == "return" else state.loops:
+        (state.returns if head == "return" else state.leaves).append(state.copy())
+        state.ended = True
+
+
 def _inner(state: State, start: Start, environ: Mapping[str, str], elsewhere: str) -> State:
     """Where another shell begins: with what was exported to it."""
     inner = state.copy()
@@ -258,6 +269,7 @@ def _inner(state: State, start: Start, environ: Mapping[str, str], elsewhere: st
     inner.variables = {name: state.variables[name] for name in names & set(state.variables)}
     inner.outer, inner.elsewhere, inner.depth = environ, elsewhere, state.depth + 1
     inner.functions, inner.stack = {}, ()
+    inner.loops = inner.functions_around = 0
     return inner
 
 

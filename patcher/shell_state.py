@@ -68,6 +68,8 @@ class State:
         here: the script's folder; empty where it is not known.
         line: of the command around the script; 0 where there is none.
         depth: how many functions and shells are around.
+        loops: how many loops are around.
+        functions_around: how many functions are.
         leaves: what is known where a loop is left.
         returns: what is known where a function returns.
         own: names that are the function's alone.
@@ -86,6 +88,8 @@ class State:
     here: str = ""
     line: int = 0
     depth: int = 0
+    loops: int = 0
+    functions_around: int = 0
     leaves: list[State] = field(default_factory=list)
     returns: list[State] = field(default_factory=list)
     own: set[str] = field(default_factory=set)
