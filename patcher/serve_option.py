@@ -27,7 +27,7 @@ def launch_of(given: str) -> Launch:
         found = parse_script(text.decode("utf-8", "replace"), here)
         if found is None:
             told = f"{given} is a file in which no line starts vLLM"
-            raise _no_command(told)
+            raise _no_command(f"{told}, as far as can be seen without running it")
         return found
     launch = parse_launch(given)
     if not launch.flags and launch.model is None:

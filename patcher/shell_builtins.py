@@ -10,8 +10,16 @@ from dataclasses import replace
 from .script_path import UNKNOWN
 from .shell_expansion import expanded
 from .shell_state import Argument, State, below
+from .shell_syntax import Command, Function, Node
 from .shell_words import Piece, Word
 
+_LONGEST = 20_000
+_MOST_ITEMS = 1000
+"""A value that is made of itself has no end: so long one may be."""
+_SUCCEEDS = frozenset(
+    {"cd", "pushd", "popd", "export", "echo", "mkdir", "set", "source", ".", "true", ":", ""}
+    | {"readonly", "declare", "typeset", "local", "ulimit", "umask", "shopt"}
+)
 _TARGET = re.compile(r"([A-Za-z_]\w*)(\[.*?\])?(\+?)=", re.DOTALL)
 
 
@@ -28,23 +36,28 @@ def assign(word: Word, state: State) -> None:
         return
     name, index, more = target[1], target[2], target[3]
     old = state.variables.get(name)
-    state.forget(name)
     if word.items is not None:
         items = [one for item in word.items for one in expanded(item, state)]
+        state.forget(name)
         known = all(one.single and not one.computed for one in items)
         if known and not index and (not more or (old is not None and name in state.arrays)):
-            state.variables[name] = (*(old or () if more else ()), *(one.text for one in items))
-            state.arrays |= {name}
+            value = (*(old or () if more else ()), *(one.text for one in items))
+            if len(value) <= _MOST_ITEMS and sum(map(len, value)) <= _LONGEST:
+                state.variables[name] = value
+                state.arrays |= {name}
         return
     first = word.pieces[0].text[target.end() :]
     if first.startswith("~/"):
         first = os.path.expanduser(first)  # noqa: PTH111
     pieces = (Piece(first, quoted=True), *(replace(one, quoted=True) for one in word.pieces[1:]))
-    (value, *others) = expanded(Word(pieces), state) or [Argument("")]
-    if others or value.computed or index or (more and (old is None or name in state.arrays)):
+    (given, *others) = expanded(Word(pieces), state) or [Argument("")]
+    state.forget(name)
+    if others or given.computed or index or (more and (old is None or name in state.arrays)):
         return
-    state.arrays -= {name}
-    state.variables[name] = ((old or ("",))[0] * bool(more) + value.text,)
+    text = (old or ("",))[0] * bool(more) + given.text
+    if len(text) <= _LONGEST:
+        state.arrays -= {name}
+        state.variables[name] = (text,)
 
 
 def declare(head: str, words: Sequence[Word], state: State) -> None:
@@ -91,3 +104,26 @@ def positional(given: Sequence[Argument] | None, state: State) -> None:
     state.forget("@")
     if given is not None and all(one.single and not one.computed for one in given):
         state.variables["@"] = tuple(one.text for one in given)
+
+
+def leave(head: str, state: State) -> None:
+    """The end of a script, a function or a loop's round; outside of these nothing ends."""
+    if head == "exit":
+        state.ended = True
+    elif state.functions_around if head == "return" else state.loops:
+        (state.returns if head == "return" else state.leaves).append(state.copy())
+        state.ended = True
+
+
+def succeeds(nodes: Sequence[Node]) -> bool:
+    """Whether what comes behind ``&&`` is taken to run."""
+    (node, *others) = nodes
+    if others or not isinstance(node, Command):
+        return isinstance(node, Function)
+    words = [word for word in node.words if not target_of(word)]
+    asks = any(piece.text[:2] in ("$(", "`") for word in node.words for piece in word.pieces)
+    return (words[0].bare in _SUCCEEDS) if words else not asks
+
+
+def _is_list(text: str) -> bool:
+    return text in ("$@", "${@}") or "[@]" in text or text.startswith("${@")

@@ -13,6 +13,8 @@ from .shell_words import Word
 _PLAIN = re.compile(r"\$(?:\{(\w+|[@*])\}|(\w+|[@*]))")
 _DEFAULT = re.compile(r"\$\{(\w+)(:?)[-=]([^$`\"'\\{}]*)\}", re.DOTALL)
 _ALL = re.compile(r"\$\{(\w+)\[[@*]\]\}")
+_LONGEST = 200_000
+"""Characters that are put into one word."""
 _NAME = re.compile(r"\$\{?(\w+|[@*])")
 _VLLM = re.compile(r"\$\((?:which|command -v|type -P|type -p) (?:-- )?vllm(?: *2> */dev/null)?\)")
 
@@ -40,13 +42,16 @@ class _Open:
 def expanded(word: Word, state: State) -> list[Argument]:
     """The words that one word becomes."""
     done: list[Argument] = []
-    current = _Open()
+    current, length = _Open(), 0
     for piece in word.pieces:
         if not piece.expands:
             if piece.quoted or piece.text:
                 current.put(piece.text)
             continue
         found, listed = value(piece.text, state)
+        length += sum(map(len, found or ()))
+        if length > _LONGEST:
+            found = None
         if found is None:
             name = _NAME.match(piece.text)
             current.put(piece.text)

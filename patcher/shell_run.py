@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from . import shell_syntax
 from .script_path import UNKNOWN
-from .shell_builtins import assign, change, declare, positional, target_of
+from .shell_builtins import assign, change, declare, leave, positional, succeeds, target_of
 from .shell_expansion import expanded
 from .shell_state import Argument, Call, State, below, joined
 from .shell_syntax import Block, Chain, Command, Function, Kind, Node, parsed
@@ -18,13 +18,15 @@ from .shell_words import Word
 from .wrapper import Start, start_of
 
 _SETS = re.compile(r"\$\{(\w+):?=")
-_SUCCEEDS = frozenset(
-    {"cd", "pushd", "popd", "export", "echo", "mkdir", "set", "source", ".", "true", ":", ""}
-    | {"readonly", "declare", "typeset", "local", "ulimit", "umask", "shopt"}
-)
 _DECLARES = frozenset({"export", "readonly", "declare", "typeset", "local"})
 _TAKES_NAMES = frozenset({"read", "mapfile", "readarray", "getopts", "unset", "let"})
 _DEEPEST = 12
+_UNCALLED = 200
+"""Functions that are looked into although nothing calls them."""
+_WORDS = 50_000
+"""Words of one command."""
+_INSIDE = 100
+"""Blocks and functions inside of each other."""
 _MOST = 100_000
 """Commands that are looked at in one script."""
 
@@ -42,7 +44,7 @@ def calls(text: str, here: str = "", variables: Mapping[str, str] | None = None)
     run.sequence(parsed(text), state)
     if not run.found:
         # What is never called here may be called by what sources it.
-        for body in list(state.functions.values()):
+        for body in list(state.functions.values())[:_UNCALLED]:
             later = state.copy()
             later.certain, later.ended = False, False
             run.sequence(body, later)
@@ -61,12 +63,15 @@ def calls_of(words: Sequence[Word], variables: Mapping[str, str], folder: str) -
 class _Run:
     def __init__(self) -> None:
         self.found: list[Call] = []
-        self._left = _MOST
+        self._left, self._deep = _MOST, 0
 
     def sequence(self, chains: shell_syntax.Sequence, state: State) -> None:
         """Run chains, and leave what is known behind them in the state."""
         for chain in chains:
-            if state.ended or self._left <= 0:
+            if state.ended:
+                return
+            if self._left <= 0:
+                state.lose()
                 return
             self._chain(chain, state.copy() if chain.background else state)
 
@@ -81,7 +86,7 @@ class _Run:
                 other = joined(failed or [before])
                 other.certain = False
                 self._pipeline(nodes, other)
-                failed = [] if other.ended or _succeeds(nodes) else [other.copy()]
+                failed = [] if other.ended or succeeds(nodes) else [other.copy()]
                 ends = [one for one in (state, other) if not one.ended]
                 if ends:
                     state.take(joined(ends))
@@ -89,7 +94,7 @@ class _Run:
                 before = state.copy()
                 state.certain = certain and not failed
                 self._pipeline(nodes, state)
-                if not _succeeds(nodes):
+                if not succeeds(nodes):
                     failed.append(state.copy())
         state.certain = certain
         ends = [one for one in (state, *failed) if not one.ended]
@@ -102,12 +107,16 @@ class _Run:
 
     def _node(self, node: Node, state: State) -> None:
         self._left -= 1
-        if isinstance(node, Command):
+        self._deep += 1
+        if self._deep > _INSIDE:
+            state.lose()
+        elif isinstance(node, Command):
             self._command(node, state)
         elif isinstance(node, Function):
             state.functions[node.name] = node.body
         else:
             self._block(node, state)
+        self._deep -= 1
 
     def _block(self, block: Block, state: State) -> None:
         if block.kind is Kind.SUBSHELL:
@@ -167,9 +176,14 @@ class _Run:
         if head in _DECLARES:
             declare(head, words[1:], state)
             return
-        given = [one for word in words for one in expanded(word, state)]
+        given: list[Argument] = []
+        for word in words:
+            given += expanded(word, state)
+            if len(given) > _WORDS:
+                state.lose()
+                return
         if head in ("exit", "return", "break", "continue"):
-            _leave(head, state)
+            leave(head, state)
         elif head in ("cd", "pushd", "popd"):
             change(head, given[1:], state)
         elif head in _TAKES_NAMES or (head == "printf" and given[1:2] == [Argument("-v")]):
@@ -216,7 +230,7 @@ class _Run:
             for place, one in enumerate(given)
         ]
         if texts[:1] == ["eval"] and state.depth < _DEEPEST:
-            self._evaluate(given[1:], state)
+            self._evaluate(given[1:], line, state)
             return
         start = start_of(texts)
         if start is None:
@@ -243,23 +257,14 @@ class _Run:
         at = state.line or line
         self.found.append(Call(arguments, environ, folder, at, state.certain, elsewhere))
 
-    def _evaluate(self, given: Sequence[Argument], state: State) -> None:
+    def _evaluate(self, given: Sequence[Argument], line: int, state: State) -> None:
         if any(one.computed for one in given):
-            state.variables.clear()
-            state.folder = UNKNOWN
+            state.lose()
             return
-        state.depth += 1
+        depth, around = state.depth, state.line
+        state.depth, state.line = depth + 1, around or line
         self.sequence(parsed(" ".join(one.text for one in given)), state)
-        state.depth -= 1
-
-
-def _leave(head: str, state: State) -> None:
-    """The end of a script, a function or a loop's round; outside of these nothing ends."""
-    if head == "exit":
-        state.ended = True
-    elif state.functions_around if head == "return" else state.loops:
-        (state.returns if head == "return" else state.leaves).append(state.copy())
-        state.ended = True
+        state.depth, state.line = depth, around
 
 
 def _inner(state: State, start: Start, environ: Mapping[str, str], elsewhere: str) -> State:
@@ -271,20 +276,6 @@ def _inner(state: State, start: Start, environ: Mapping[str, str], elsewhere: st
     inner.functions, inner.stack = {}, ()
     inner.loops = inner.functions_around = 0
     return inner
-
-
-def _succeeds(nodes: Sequence[Node]) -> bool:
-    """Whether what comes behind ``&&`` is taken to run."""
-    (node, *others) = nodes
-    if others or not isinstance(node, Command):
-        return isinstance(node, Function)
-    words = [word for word in node.words if not target_of(word)]
-    asks = any(piece.text[:2] in ("$(", "`") for word in node.words for piece in word.pieces)
-    return (words[0].bare in _SUCCEEDS) if words else not asks
-
-
-def _is_list(text: str) -> bool:
-    return text in ("$@", "${@}") or "[@]" in text or text.startswith("${@")
 
 
 def _stands_for_vllm(one: Argument, *following: Argument) -> bool:

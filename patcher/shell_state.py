@@ -108,6 +108,11 @@ class State:
         """A variable may have any value."""
         self.variables.pop(name, None)
 
+    def lose(self) -> None:
+        """Anything may have become of the variables and the folder."""
+        self.variables.clear()
+        self.folder = UNKNOWN
+
     @property
     def environ(self) -> dict[str, str]:
         """The variables that are no array."""

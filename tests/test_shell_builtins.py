@@ -85,3 +85,11 @@ def test_arguments_are_known_all_or_not_at_all() -> None:
     assert state.variables["@"] == ("a", "b c")
     positional([Argument("a"), Argument("$x", computed=True)], state)
     assert "@" not in state.variables
+
+
+def test_a_value_that_doubles_itself_is_given_up() -> None:
+    state = State({"A": ("x" * 1000,), "B": ("x",), "L": ("x",)}, frozenset({"L"}))
+    for _ in range(60):
+        for text in ("A=$A$A", "B+=x$B", 'L=("${L[@]}" "${L[@]}" x)'):
+            assign(words(text)[0], state)
+    assert not state.variables

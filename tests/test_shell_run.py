@@ -23,6 +23,7 @@ TOLD = [
     "vllm serve --config good.yaml>/dev/null 2>&1 </dev/null",
     "CFG=good.yaml; PORT=8000\nexec vllm serve --config $CFG --port $PORT",
     "CFG=good.yaml; exec vllm serve --config $CFG",
+    "CFG=good; CFG=$CFG.yaml; A=(x); A=(\"${A[@]}\" y)\nvllm serve --config $CFG \"${A[@]}\"",
     "CFG=good.yaml  # don't change it\nvllm serve --config $CFG",
     "BASE=/x\nCFG=$BASE/s\nvllm serve --config ${CFG}/s.yaml",
     'DIR="$(cd "$(dirname "${BASH_SOURCE[0]}")" &> /dev/null && pwd)"\ncd /\nvllm serve "$DIR/s"',
@@ -202,3 +203,6 @@ def test_functions_that_call_themselves_come_to_an_end() -> None:
     assert calls("f() { f; f; f; }\nf\n") == []
     nested = "while x; do " * 90 + "vllm serve a;" + " done;" * 90
     assert all(one.line == 1 for one in calls(nested))
+    deep = [f"f{n}() {{ {'{ ' * 80} A=1; f{n + 1}; {'}; ' * 80} }}" for n in range(12)]
+    (found,) = calls("A=2\n" + "\n".join(deep) + "\nf0\nvllm serve $A\n")
+    assert found.arguments[-1].computed
