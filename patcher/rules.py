@@ -92,9 +92,16 @@ def spelt(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, str):
-        text = value if value.isidentifier() else f'"{value}"'
-    else:
-        text = str(value)
+        return one_line(value if value.isidentifier() else f'"{value}"')
+    try:
+        return one_line(str(value))
+    except ValueError:
+        # Python writes out no number of more than 4300 digits.
+        return "a number of too many digits"
+
+
+def one_line(text: str) -> str:
+    """A text as it may be printed: shortened, and what is no printable character escaped."""
     shown = text.encode("unicode_escape").decode() if not text.isprintable() else text
     return shown if len(shown) <= 80 else f"{shown[:77]}..."
 

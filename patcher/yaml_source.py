@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from .outcome import ExitCode, KvpatchError
+from .rules import one_line
 from .schema import EXTRA
 
 MOST_BYTES = 1024 * 1024
@@ -115,7 +116,7 @@ def read_bytes(path: Path) -> bytes:
 
 def parse_yaml(text: str, path: str = "-", reader: str = "LMCache") -> YamlFile:
     """What the YAML reader of LMCache, or of another ``reader``, makes of a text."""
-    loader = yaml.SafeLoader(text) if _printable(text) else None
+    loader = _Loader(text) if _printable(text) else None
     if loader is None:
         place = next(i for i, char in enumerate(text) if not _printable(char))
         line = text.count("\n", 0, place) + 1
@@ -131,16 +132,47 @@ def parse_yaml(text: str, path: str = "-", reader: str = "LMCache") -> YamlFile:
             told = f"its top level is {kind}; {reader} stops at anything but keys with values"
             return _refused(path, text, Problem("syntax", told, *_place(node)))
         twice = tuple(_duplicates(node))
-        pairs = list(node.value)
+        pairs = list(_pairs(node))
         values = loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         return _refused(path, text, _syntax(error, text, reader))
-    except (yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
-        return _refused(path, text, Problem("syntax", f"it is not YAML: {_short(error)}"))
+    except RecursionError:
+        return _refused(path, text, Problem("syntax", "it is not YAML: it is nested too deep"))
+    except Exception as error:
+        # A value's tag promises what the value is not, and the constructors raise what they like.
+        place = loader.at
+        where = (1, 1) if place is None else _place(place)
+        told = "it is not YAML: a value is not what its tag says"
+        if isinstance(error, yaml.YAMLError):
+            told = "it is not YAML"
+        elif place is not None:
+            told = f"it is not YAML: no {place.tag.rpartition(':')[2]} can be made of the value"
+        return _refused(path, text, Problem("syntax", told, *where))
     finally:
         loader.dispose()
-    entries = dict(_entries(pairs, values, text.splitlines()))
+    if not isinstance(values, dict):
+        told = f"its top level is a {type(values).__name__}; {reader} stops at it"
+        return _refused(path, text, Problem("syntax", told))
+    try:
+        entries = dict(_entries(pairs, values, text.splitlines()))
+    except ValueError:
+        # Python writes out no number of more than 4300 digits.
+        return _refused(path, text, Problem("syntax", "a key is a number of too many digits"))
     return YamlFile(path, text, values, entries, twice)
+
+
+class _Loader(yaml.SafeLoader):
+    """Knows at which value it failed."""
+
+    at: yaml.Node | None = None
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """The same, and notes the innermost node where that raises."""
+        try:
+            return super().construct_object(node, deep=deep)
+        except Exception:
+            self.at = self.at or node
+            raise
 
 
 def _refused(path: str, text: str, problem: Problem) -> YamlFile:
@@ -161,10 +193,6 @@ def _syntax(error: yaml.MarkedYAMLError, text: str, reader: str) -> Problem:
     if mark and line <= len(lines) and "\t" in lines[line - 1][: column + 1]:
         told = "a tab stands where YAML wants spaces"
     return Problem("syntax", told, line, column)
-
-
-def _short(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:120]
 
 
 def _size(node: yaml.Node) -> int:
@@ -195,11 +223,23 @@ def _duplicates(node: yaml.Node, within: str = "") -> Iterator[Problem]:
                 name = f"{within}{key.value}"
                 line, column = _place(key)
                 if name in seen and key.value != "<<":
-                    told = f"{name} is there already, in line {seen[name]}; the last one counts"
+                    told = f"{one_line(name)} is there already, in line {seen[name]}; the last one counts"
                     yield Problem("duplicate", told, line, column)
                 seen.setdefault(name, line)
                 if isinstance(value, yaml.MappingNode):
                     yield from _duplicates(value, f"{name}.")
+
+
+def _pairs(node: yaml.MappingNode) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+    """Keys and values with those that come by ``<<``, which the own ones beat."""
+    merged = [value for key, value in node.value if key.tag == "tag:yaml.org,2002:merge"]
+    for one in merged:
+        several = one.value if isinstance(one, yaml.SequenceNode) else [one]
+        # Of several the first counts, and here the last.
+        for part in reversed(several):
+            if isinstance(part, yaml.MappingNode):
+                yield from _pairs(part)
+    yield from (pair for pair in node.value if pair[0].tag != "tag:yaml.org,2002:merge")
 
 
 def _place(node: yaml.Node) -> tuple[int, int]:
@@ -214,7 +254,7 @@ def _entries(
         key, node = places.get(_spelt(name), (None, None))
         yield str(name), _entry(str(name), value, key, node, lines)
         if name == EXTRA and isinstance(value, dict):
-            inner = node.value if isinstance(node, yaml.MappingNode) else []
+            inner = _pairs(node) if isinstance(node, yaml.MappingNode) else ()
             within = {one.value: (one, two) for one, two in inner if isinstance(one.value, str)}
             for part, found in value.items():
                 one, two = within.get(str(part), (key, None))
