@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from . import script_path
+from .dotted_options import NotReadError, json_of, merged
 from .kv_connector import connectors, is_in_process, transfer_of
 from .outcome import ExitCode, KvpatchError
 from .serve_config import SWITCHES, Origin, ServeConfig
@@ -38,6 +38,7 @@ class Launch:
         folder: where the command changes to before; empty where that can't be known.
         config: what ``--config FILE`` came to; None where it names none, or nobody looked.
         origins: where those flags were written that the file set.
+        ordered: all flags as vLLM has them one behind the other, where the file set some.
     """
 
     flags: Mapping[str, str | bool]
@@ -49,14 +50,18 @@ class Launch:
     folder: str | None = None
     config: ServeConfig | None = None
     origins: Mapping[str, Origin] = field(default_factory=dict)
+    ordered: tuple[tuple[str, str | bool], ...] = ()
 
     def with_config(self, config: ServeConfig) -> Launch:
         """The same with the options of vLLM's configuration file, which the command's own beat."""
         words = [word for word, _ in config.words]
         taken = set(self.flags).union(*(same for same in _SAME if same & set(self.flags)))
-        read = [(name, value, at) for name, value, at in _flags_at(words) if name not in taken]
+        written = list(_flags_at(words))
+        read = [(name, value, at) for name, value, at in written if name not in taken]
         flags = {**{name: value for name, value, _ in read}, **self.flags}
-        transfer, problem = transfer_of(flags)
+        own = _flags(self.args) if self.args else self.flags.items()
+        ordered = (*((name, value) for name, value, _ in written), *own)
+        transfer, problem = transfer_of(ordered)
         model = flags.get("model")
         return replace(
             self,
@@ -66,6 +71,7 @@ class Launch:
             model=self.model or (model if isinstance(model, str) else None),
             config=config,
             origins={name: config.words[at][1] for name, _, at in read},
+            ordered=ordered,
         )
 
     def origin(self, *names: str) -> Origin | None:
@@ -91,17 +97,22 @@ class Launch:
 
     @property
     def extras(self) -> tuple[Mapping[str, Any], ...]:
-        """The extra config of every connector, those inside a MultiConnector too."""
-        found = (one.get("kv_connector_extra_config") for one in connectors(self.transfer))
+        """The extra config of every in-process connector of LMCache, alone or inside another."""
+        found = (
+            one.get("kv_connector_extra_config")
+            for one in connectors(self.transfer)
+            if is_in_process(one)
+        )
         return tuple(one for one in found if isinstance(one, dict))
 
     @property
     def overrides(self) -> Mapping[str, Any]:
-        """What it sets with ``lmcache.KEY``."""
+        """What LMCache's connector sets with ``lmcache.KEY``."""
         prefix = "lmcache."
         return {
             name[len(prefix) :]: value
-            for name, value in self.extra.items()
+            for extra in self.extras or (self.extra,)
+            for name, value in extra.items()
             if isinstance(name, str) and name.startswith(prefix)
         }
 
@@ -118,22 +129,18 @@ class Launch:
     @property
     def graphs(self) -> str | None:
         """The CUDA graph mode that the compilation config names, in capitals."""
-        names = ("compilation-config", "cc", "O")
-        dotted = [flag for flag in self.flags if flag.partition(".")[0] in names and "." in flag]
-        if dotted:
-            # Of an option with dotted forms vLLM takes them alone.
-            modes = [self.flags[flag] for flag in dotted if flag.endswith(".cudagraph_mode")]
-            return modes[-1].upper() if modes and isinstance(modes[-1], str) else None
-        for name in names:
-            text = self.flags.get(name)
-            if isinstance(text, str) and text.startswith("{"):
-                try:
-                    mode = json.loads(text).get("cudagraph_mode")
-                except ValueError:
-                    continue
-                if mode is not None:
-                    return str(mode).upper()
-        return None
+        (names,) = (same for same in _SAME if "cc" in same)
+        pairs = self.ordered or tuple(self.flags.items())
+        try:
+            # What the dotted forms say comes last, one object for each spelling; the last counts.
+            objects = list(merged(pairs, names).values())
+            for name, text in () if objects else pairs:
+                if name in names and isinstance(text, str) and text.startswith("{"):
+                    objects.append(json_of(text))
+        except NotReadError:
+            return None
+        mode = objects[-1].get("cudagraph_mode") if objects else None
+        return None if mode is None else str(mode).upper()
 
 
 def parse_script(text: str, here: str = "") -> Launch | None:

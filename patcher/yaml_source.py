@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -103,8 +105,7 @@ def read_bytes(path: Path) -> bytes:
                 "name a YAML file: a pipe or a folder can't be checked",
                 ExitCode.ENVIRONMENT,
             )
-        with path.open("rb") as stream:
-            return stream.read(MOST_BYTES + 1)
+        return read_now(path)
     except OSError as error:
         raise KvpatchError(
             "unreadable",
@@ -112,6 +113,20 @@ def read_bytes(path: Path) -> bytes:
             "name the YAML file that LMCACHE_CONFIG_FILE names",
             ExitCode.ENVIRONMENT,
         ) from None
+
+
+def read_now(path: Path | str) -> bytes:
+    """As many bytes of a file as show that it is too large, without waiting for any.
+
+    Raises:
+        OSError: as the system has it; also where a file that the kernel makes has none by now.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as stream:
+        content = stream.read(MOST_BYTES + 1)
+    if content is None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return content
 
 
 def parse_yaml(text: str, path: str = "-", reader: str = "LMCache") -> YamlFile:
@@ -140,13 +155,13 @@ def parse_yaml(text: str, path: str = "-", reader: str = "LMCache") -> YamlFile:
         return _refused(path, text, Problem("syntax", "it is not YAML: it is nested too deep"))
     except Exception as error:
         # A value's tag promises what the value is not, and the constructors raise what they like.
-        place = loader.at
-        where = (1, 1) if place is None else _place(place)
+        failed = loader.at
+        where = (1, 1) if failed is None else _place(failed)
         told = "it is not YAML: a value is not what its tag says"
         if isinstance(error, yaml.YAMLError):
             told = "it is not YAML"
-        elif place is not None:
-            told = f"it is not YAML: no {place.tag.rpartition(':')[2]} can be made of the value"
+        elif failed is not None:
+            told = f"it is not YAML: no {failed.tag.rpartition(':')[2]} can be made of the value"
         return _refused(path, text, Problem("syntax", told, *where))
     finally:
         loader.dispose()
@@ -223,7 +238,8 @@ def _duplicates(node: yaml.Node, within: str = "") -> Iterator[Problem]:
                 name = f"{within}{key.value}"
                 line, column = _place(key)
                 if name in seen and key.value != "<<":
-                    told = f"{one_line(name)} is there already, in line {seen[name]}; the last one counts"
+                    told = f"{one_line(name)} is there already, in line {seen[name]}"
+                    told += "; the last one counts"
                     yield Problem("duplicate", told, line, column)
                 seen.setdefault(name, line)
                 if isinstance(value, yaml.MappingNode):

@@ -58,7 +58,8 @@ def test_launch_flags_that_keep_lmcache_out_are_errors() -> None:
     assert ids(run("", serve="vllm serve m")) == {"connector"}
     assert ids(run("", serve="vllm serve m --kv-transfer-config '{'")) == {"connector"}
     both = f"vllm serve m --kv-offloading-size 4 {LMCACHE % ''}"
-    assert ids(run("", serve=both)) == {"two-connectors"}
+    assert ids(run("", serve=both, vllm="0.32.0")) == {"two-connectors"}
+    assert only(run("", serve=both), rules.OFFLOADING).level is Level.NOTE
 
 
 def test_gpu_memory_that_does_not_leave_room_for_the_buffer_is_a_warning() -> None:
@@ -146,7 +147,7 @@ def test_findings_about_an_option_of_the_file_stand_at_its_line() -> None:
 def test_what_the_command_says_is_not_laid_to_the_file() -> None:
     other = RIGHT.replace("LMCacheConnectorV1", "Own")
     assert ids(started(other, LMCACHE % BARE)) == set()
-    own = """--kv-transfer-config '{"kv_connector": "Own"}'"""
+    own = """--kv-transfer-config '{"kv_connector": "Own", "kv_role": "kv_both"}'"""
     assert at(only(started(RIGHT, own), rules.CONNECTOR)) == ("launch", "", 0)
 
 
