@@ -14,6 +14,7 @@ from .dotted_options import NotReadError, json_of, merged
 from .kv_connector import connectors, is_in_process, transfer_of
 from .outcome import ExitCode, KvpatchError
 from .serve_config import SWITCHES, Origin, ServeConfig
+from .vllm_options import full_name
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _SAME = (
@@ -279,6 +280,8 @@ def _flags_at(words: Sequence[str]) -> Iterator[tuple[str, str | bool, int]]:
         # vLLM takes underscores for dashes in the name, not in what stands behind a dot.
         head, dot, tail = name.partition(".")
         name = head.replace("_", "-") + dot + tail
+        if word.startswith("--"):
+            name = full_name(name)
         if equals:
             yield name, value, place
             continue

@@ -25,12 +25,29 @@ VALUELESS = (
 _OFFLOADING_SINCE = Version("0.11.1")
 _SIZE_ALONE = Version("0.14.0")
 """From here on the size turns it on; before, the backend does and then wants the size."""
-_OWN_SERVER = Version("0.24.0")
+_OWN_SERVER = Version("0.23.0")
 """From here on the backend lmcache is LMCache's server, before its connector in vLLM's process."""
 _LEVELS = Version("0.12.0")
 """From here on a level chooses the graphs: 0 none, 1 piecewise; before, it is one of compiling."""
 _ALIAS = Version("0.31.0")
 _HIGHER = Version("0.20.0")
+
+
+SHORTEST = {
+    "kv-transfer-config": "kv-tr",
+    "compilation-config": "compilation",
+    "tensor-parallel-size": "tensor-parallel",
+    "pipeline-parallel-size": "pipeline-parallel",
+    "gpu-memory-utilization": "gpu-memory",
+    "enable-prefix-caching": "enable-prefix-cach",
+    "no-enable-prefix-caching": "no-enable-prefix-cach",
+    "enforce-eager": "enforce-",
+    "no-enforce-eager": "no-enforce-",
+    "kv-offloading-size": "kv-offloading-s",
+    "kv-offloading-backend": "kv-offloading-b",
+    "optimization-level": "optimization-",
+}
+"""So much of a name is no other option's in any release, which argparse takes for the whole."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +63,19 @@ class Offloads:
     chooses: bool | None = False
     lmcache: bool = False
     stops: str = ""
+
+
+def full_name(name: str) -> str:
+    """An option by the beginning of its name, what stands behind a dot left as it is.
+
+    Args:
+        name: without dashes in front, and with none of underscores before the dot.
+    """
+    head, dot, tail = name.partition(".")
+    for option, shortest in SHORTEST.items():
+        if option.startswith(head) and head.startswith(shortest):
+            return option + dot + tail
+    return name
 
 
 def offloads(flags: Flags, vllm: Version | None) -> Offloads:
