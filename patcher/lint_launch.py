@@ -199,7 +199,7 @@ def environment(context: Context) -> Iterator[Finding]:
             _CONFIG_FILE,
             "environment",
         )
-    elif named is not None and not _same(named, context.file.path):
+    elif named is not None and not _same(context.config_at or named, context.file.path):
         told = f"{_CONFIG_FILE} names {spelt(named)}, and not {spelt(context.file.path)}"
         lower = None if context.running else Level.WARNING
         yield Finding(rules.OTHER_FILE, told, _CONFIG_FILE, "environment", lower=lower)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from packaging.version import Version
 
 from .rules import one_line, spelt
-from .vllm_options import full_name
 from .script_path import computed
+from .vllm_options import full_name
 from .yaml_source import YamlFile
 
 _DOTTED = Version("0.9.1")

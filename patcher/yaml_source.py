@@ -66,17 +66,18 @@ class YamlFile:
         return all(problem.kind == "duplicate" for problem in self.problems)
 
 
-def read_yaml(path: Path) -> YamlFile:
-    """Read and parse a file.
+def read_yaml(path: Path, shown: str = "") -> YamlFile:
+    """Read and parse a file, which may be shown under another name.
 
     Raises:
         KvpatchError: ``no-file``, ``unreadable``: exit 4.
     """
-    content = read_bytes(path)
+    shown = shown or str(path)
+    content = read_bytes(path, shown)
     if len(content) > MOST_BYTES:
         told = f"it has more than {MOST_BYTES} bytes: no LMCache configuration"
-        return _refused(str(path), "", Problem("syntax", told))
-    return parse_bytes(content, str(path))
+        return _refused(shown, "", Problem("syntax", told))
+    return parse_bytes(content, shown)
 
 
 def parse_bytes(content: bytes, shown: str, reader: str = "LMCache") -> YamlFile:
@@ -89,13 +90,13 @@ def parse_bytes(content: bytes, shown: str, reader: str = "LMCache") -> YamlFile
     return parse_yaml(text, shown, reader)
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path, shown: str = "") -> bytes:
     """A configuration file, or as much of a larger one as shows that it is too large.
 
     Raises:
         KvpatchError: ``no-file``, ``unreadable``: exit 4.
     """
-    shown = str(path)
+    shown = shown or str(path)
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):

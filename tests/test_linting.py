@@ -100,7 +100,7 @@ def test_the_environment_of_a_file_and_the_command_count(file: Path, tmp_path: P
     env = tmp_path / "env"
     env.write_text(f"LMCACHE_CONFIG_FILE={file}\nLMCACHE_CHUNK_SIZE=64\n")
     connector = (
-        '{"kv_connector": "LMCacheConnectorV1",'
+        '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both",'
         ' "kv_connector_extra_config": {"lmcache.chunk_size": 128}}'
     )
     serve = f"vllm serve m --kv-transfer-config '{connector}'"
@@ -264,7 +264,9 @@ def test_a_script_is_followed_to_vllms_own_file(
 def test_a_finding_in_vllms_own_file_is_printed_and_logged_with_its_place(tmp_path: Path) -> None:
     config, serve = tmp_path / "lmcache.yaml", tmp_path / "serve.yaml"
     config.write_text("chunk_size: 256\n")
-    serve.write_text('port: 1\nkv-transfer-config: \'{"kv_connector": "Own"}\'\n')
+    serve.write_text(
+        'port: 1\nkv-transfer-config: \'{"kv_connector": "Own", "kv_role": "kv_both"}\'\n'
+    )
     arguments = (config, "--lmcache", "0.5.6", "--serve", f"vllm serve m --config {serve}")
     log = tmp_path / "log.sarif"
     code, out, _ = lint(*arguments, "--sarif", log)

@@ -34,8 +34,7 @@ def test_the_fields_and_roles_are_the_releases_own(release: str) -> None:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     }
     for name in {*FIELDS, *there}:
-        found = [fault for fault in faults({**RIGHT, name: RIGHT.get(name, {})}, Version(release))
-                 if "it has no such field" in fault.message or "has no field" in fault.message]  # fmt: skip
+        found = list(faults({**RIGHT, name: RIGHT.get(name, {})}, Version(release)))
         assert bool(found) is (name not in there), name
     assert set(ROLES) == set(re.findall(r'"(kv_(?:producer|consumer|both))"', text))
 

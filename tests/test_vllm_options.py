@@ -23,12 +23,13 @@ from releases import ReleaseFilesMissingError, release_file, vllm_releases
 
 def first_of(release: str, *paths: str) -> str:
     """The first of these files that the release has."""
-    for path in paths[:-1]:
-        try:
-            return release_file("vllm", release, path).decode()
-        except ReleaseFilesMissingError:
-            continue
-    return release_file("vllm", release, paths[-1]).decode()
+    path, *others = paths
+    try:
+        return release_file("vllm", release, path).decode()
+    except ReleaseFilesMissingError:
+        if not others:
+            raise
+        return first_of(release, *others)
 
 
 def options(release: str) -> set[str]:
@@ -38,6 +39,7 @@ def options(release: str) -> set[str]:
         release,
         "vllm/entrypoints/launchers/cli_args.py",
         "vllm/entrypoints/openai/cli_args.py",
+        "vllm/entrypoints/common/cli_args.py",
     )
     texts = {
         node.value
