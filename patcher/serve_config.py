@@ -6,6 +6,7 @@ Read from ``FlexibleArgumentParser`` of every release from 0.8.5 to 0.33.0.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -24,8 +25,12 @@ _SWITCHED_OFF = Version("0.28.0")
 """From here on the module api_server turns ``KEY: false`` into ``--no-KEY``; serve never does."""
 _MODULE = Version("0.10.2")
 """Before, the file's words come behind the first word of api_server, whatever that is."""
+_LISTS = Version("0.10.2")
+"""From here on each value of a list becomes a word; before, the list is one, as Python has it."""
 _SUFFIXES = ("yaml", "yml")
 _FLAG = "--config"
+_OPTION = re.compile(r"(?!x[-_])[A-Za-z][\w-]*(?:[.=]|$)")
+"""No option of any release begins with x-, under which files keep what their anchors name."""
 _SHORT = {
     "cc": "compilation-config",
     "O": "optimization-level",
@@ -165,7 +170,12 @@ def converted(file: YamlFile, args: Sequence[str], vllm: Version | None) -> Serv
             elif switch in SWITCHES:
                 dropped[switch] = origin
             continue
-        if switch in SWITCHES and value is not True and value != []:
+        if not _OPTION.match(key):
+            told = f"vLLM has no option --{one_line(key)}, and stops: write its name alone"
+            problems.append(Problem(f"{told}, without dashes in front", origin))
+            continue
+        empty = value == [] and (vllm is None or vllm >= _LISTS)
+        if switch in SWITCHES and value is not True and not empty:
             told = f"vLLM stops at a value of the switch {one_line(key)}: write {name}: true"
             problems.append(Problem(told, origin))
             continue
@@ -188,7 +198,7 @@ def _stops(told: str) -> ServeConfig:
 
 
 def _words(key: str, value: object, vllm: Version | None) -> Iterator[str]:
-    if isinstance(value, list):
+    if isinstance(value, list) and (vllm is None or vllm >= _LISTS):
         if value:
             yield f"--{key}"
             yield from map(_text, value)
@@ -236,7 +246,9 @@ def _problems(key: str, value: object, origin: Origin, vllm: Version | None) -> 
         yield Problem(f"{told}: write {shown}: 'true', in quotes", origin)
     elif isinstance(value, list) and len(value) > 1 and "." in key:
         told = f"vLLM takes the first of a list as {shown}, and stops at the next"
-        yield Problem(f"{told}: write one JSON text, in quotes", origin)
+        if vllm is not None and vllm < _LISTS:
+            told = f"vLLM {vllm} takes the list as a text of {shown}"
+        yield Problem(f"{told}: write one JSON text, in quotes", origin, vllm is not None)
     if not isinstance(value, dict):
         return
     if vllm is None:

@@ -22,6 +22,7 @@ OTHER = '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}'
 DOTTED = "kv-transfer-config.kv_connector: LMCacheConnectorV1\n"
 ROLE = "kv-transfer-config.kv_role: kv_both\n"
 LAYERWISE = "kv-transfer-config.kv_connector_extra_config.use_layerwise"
+EXTRA = "kv-transfer-config.kv_connector_extra_config"
 S = "serve m --config s.yaml"
 API = "--model=m --config s.yaml"
 REAL = Path(__file__).parent / "real_vllm_arguments.py"
@@ -81,6 +82,26 @@ CASES = [
     Case("switch off by its own name with underscores", "no_enable_prefix_caching: true\n"),
     Case("switch off twice", "no-enable-prefix-caching: false\n"),
     Case("list", "gpu-memory-utilization: [0.5]\nserved-model-name: []\n", since="0.10.2"),
+    Case("dotted objects", f"{DOTTED}{ROLE}{EXTRA}: '{{\"a\": {{\"b\": 1}}}}'\n",
+         f"{S} --{EXTRA} '{{\"a\": {{\"c\": 2}}}}' --{EXTRA} '{{\"d\": 3}}'", since="0.9.2"),
+    Case("dotted object behind a value", f"{DOTTED}{ROLE}{LAYERWISE}: 'true'\n",
+         f"{S} --{EXTRA} '{{\"lmcache.chunk_size\": 8}}'", since="0.9.2"),
+    Case("dotted lists", f"{DOTTED}{ROLE}{EXTRA}.x: '[1]'\n{EXTRA}.x+: b,c\n", since="0.10.1"),
+    Case("dotted list of YAML", f"{DOTTED}{ROLE}{EXTRA}.x: [a, b]\n", since="0.10.2"),
+    Case("dotted and too deep", f"{DOTTED}{ROLE}{EXTRA}.x: '{'[' * 100_000}'\n", since="0.9.2"),
+    Case("JSON and too deep", f"kv-transfer-config: '{'[' * 100_000}'\n"),
+    Case("switch with a text", 'no-enable-prefix-caching: "true"\n'),
+    Case("switch with a number", "enforce-eager: 1\n"),
+    Case("switch with nothing", "enable-prefix-caching:\n"),
+    Case("short name", "tp: 2\n"),
+    Case("key for anchors", f"x-kv: &k {J}\nkv-transfer-config: *k\n"),
+    Case("dashes in front", "--enforce-eager: true\n"),
+    Case("beginning of a name", f"kv-transfer: '{J}'\n"),
+    Case("beginning of a switch's name", "no-enable-prefix-cach: true\n"),
+    Case("beginning of a dotted name", (DOTTED + ROLE).replace("-config", ""), since="0.9.1"),
+    Case("number of too many digits", f"port: 0x{'f' * 4000}\n"),
+    Case("bool that is none", 'api-key: !!bool "x"\n'),
+    Case("merged keys", "<<: {enforce-eager: true}\ngpu-memory-utilization: 0.5\n"),
     Case("model", "model: /x/y\nenforce-eager: true\n", "serve --config s.yaml"),
     Case("model twice", "model: /x/y\n"),
     Case("no model", "port: 8001\n", "serve --config s.yaml"),

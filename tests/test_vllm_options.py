@@ -56,6 +56,7 @@ def options(release: str) -> set[str]:
 def test_so_much_of_a_name_is_no_other_options(release: str) -> None:
     there = options(release)
     assert "kv-transfer-config" in there
+    assert not any(name.startswith("x-") for name in there)
     for option, shortest in SHORTEST.items():
         plain, part = option.removeprefix("no-"), shortest.removeprefix("no-")
         assert {name for name in there if name.startswith(part)} <= {plain}
