@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
 from . import layer_dtype, rules, vllm_options
+from .kv_connector import connectors, is_in_process
 from .lint_context import Context
 from .rules import Finding, Level, one_line, spelt
 from .transfer_fields import faults
@@ -130,6 +131,12 @@ def _graphs(context: Context) -> Iterator[Finding]:
     bare = any(extra.get("use_layerwise") for extra in given.extras)
     newer = context.vllm is not None and context.vllm >= BARE_SETTING
     if bare and (newer or context.vllm is None):
+        if all(map(_by_module, filter(is_in_process, connectors(given.transfer)))):
+            told = "vLLM asks the class that kv_connector_module_path names for its graphs, and "
+            told += (
+                """no LMCache up to 0.5.7rc2 answers: give -cc '{"cudagraph_mode": "PIECEWISE"}'"""
+            )
+            yield _found(given, rules.GRAPHS, told, *_MODES, _TRANSFER, lower=Level.WARNING)
         return
     setting = '"kv_connector_extra_config": {"use_layerwise": true}'
     eager = "--enforce-eager"
@@ -142,6 +149,10 @@ def _graphs(context: Context) -> Iterator[Finding]:
     if safe is None:
         told, lower = f"{told}, and what -O{level} makes of the graphs hangs on vLLM", Level.NOTE
     yield _found(given, rules.GRAPHS, f"{told}: give {right}", *_MODES, _TRANSFER, lower=lower)
+
+
+def _by_module(transfer: Mapping[str, Any]) -> bool:
+    return bool(transfer.get("kv_connector_module_path"))
 
 
 def _dtype(context: Context) -> Iterator[Finding]:

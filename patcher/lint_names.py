@@ -35,6 +35,13 @@ def overrides(context: Context) -> Iterator[Finding]:
     """``lmcache.KEY`` in vLLM's extra config that LMCache does not take."""
     if context.launch is None:
         return
+    for extra in context.launch.extras:
+        inner = extra.get("lmcache")
+        for name in inner if isinstance(inner, dict) else ():
+            shown = f"lmcache.{one_line(str(name))}"
+            told = f"LMCache does not find {shown} inside of an object lmcache, which its dotted "
+            told += f'form makes: give kv_connector_extra_config as JSON, with "{shown}" in it'
+            yield context.written(Finding(rules.OVERRIDE, told, shown, "launch"))
     for name in context.launch.overrides:
         shown = f"lmcache.{one_line(name)}"
         if not context.schema.reading.overrides:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .outcome import ExitCode, KvpatchError
-from .rules import one_line
+from .rules import printable
 
 _MOST_LINKS = 40
 """As many as the kernel follows."""
@@ -81,15 +81,14 @@ def config_of(pid: int, name: str, proc: Path = Path("/proc")) -> tuple[Path, st
         KvpatchError: ``unreadable``, exit 4.
     """
     own = proc / str(pid)
-    told = shown(name, str(own / "cwd"))
+    told = printable(shown(name, str(own / "cwd")))
     try:
         return Path(found(name, str(own / "root"), str(own / "cwd")).path), told
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "its name holds a null byte"
         raise KvpatchError(
             "unreadable",
-            f"{one_line(told)}, which LMCACHE_CONFIG_FILE of process {pid} names, can't be read: "
-            f"{why}",
+            f"{told}, which LMCACHE_CONFIG_FILE of process {pid} names, can't be read: {why}",
             "run kvpatch where the process runs, as root or its user, or name the file",
             ExitCode.ENVIRONMENT,
         ) from None

@@ -102,8 +102,13 @@ def spelt(value: Any) -> str:
 
 def one_line(text: str) -> str:
     """A text as it may be printed: shortened, and what is no printable character escaped."""
-    shown = text.encode("unicode_escape").decode() if not text.isprintable() else text
+    shown = printable(text)
     return shown if len(shown) <= 80 else f"{shown[:77]}..."
+
+
+def printable(text: str) -> str:
+    """A text with what is no printable character escaped."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
 def _rule(number: str, name: str, level: Level, why: str) -> Rule:

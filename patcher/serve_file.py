@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from . import process_path, serve_config
 from .launch import Launch
-from .rules import one_line
+from .rules import printable
 from .script_path import UNKNOWN, computed
 from .serve_config import ServeConfig
 from .yaml_source import MOST_BYTES, YamlFile, parse_bytes, read_now
@@ -89,7 +89,7 @@ def _place(name: str, folder: str | None, base: Base) -> tuple[str, str, float] 
         if folder == UNKNOWN and not name.startswith("/"):
             return _unread(name, "the folder that is changed to can't be told", _ABSOLUTE)
         name = name if folder is None else os.path.join(folder, name)  # noqa: PTH118
-        shown = one_line(process_path.shown(name, str(own)))
+        shown = printable(process_path.shown(name, str(own)))
         try:
             found = process_path.found(name, base.root, str(own))
         except OSError as error:
@@ -156,4 +156,4 @@ def _started(process: Path) -> float | None:
 
 
 def _unread(path: str, why: str, todo: str) -> ServeConfig:
-    return ServeConfig(path, unread=why, todo=todo)
+    return ServeConfig(path, unread=printable(why), todo=printable(todo))

@@ -323,3 +323,18 @@ def test_a_switch_off_that_is_false_is_told_at_its_line() -> None:
     found = only(started(text), rules.PREFIX)
     assert at(found) == ("launch", "s.yaml", 1)
     assert "makes nothing of a switch that is false" in found.message
+
+
+def test_dotted_forms_do_not_make_settings_of_lmcache() -> None:
+    extra = "--kv-transfer-config.kv_connector_extra_config.lmcache.chunk_size 8"
+    dotted = "--kv-transfer-config.kv_connector LMCacheConnectorV1 --kv-transfer-config.kv_role"
+    found = only(run("", serve=f"vllm serve m {dotted} kv_both {extra}"), rules.OVERRIDE)
+    assert "does not find lmcache.chunk_size" in found.message
+
+
+def test_use_layerwise_of_lmcaches_own_class_is_not_asked_for() -> None:
+    module = BARE + ', "kv_connector_module_path": "lmcache.integration.vllm.x"'
+    serve = f"vllm serve m --no-enable-prefix-caching {LMCACHE % module}"
+    assert only(run(BLEND, serve=serve, vllm="0.32.0"), rules.GRAPHS).level is Level.WARNING
+    piecewise = f"""{serve} -cc '{{"cudagraph_mode": "PIECEWISE"}}'"""
+    assert not ids(run(BLEND, serve=piecewise, vllm="0.32.0"), Level.WARNING) & {"cuda-graphs"}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -278,3 +280,29 @@ def test_a_finding_in_vllms_own_file_is_printed_and_logged_with_its_place(tmp_pa
     assert place["region"]["startLine"] == 2
     (finding,) = json.loads(lint(*arguments, "--json")[1])["data"]["findings"]
     assert (finding["file"], finding["line"], finding["source"]) == (str(serve), 2, "launch")
+
+
+@pytest.mark.parametrize("name", ["lmcache.yaml", "{}/there/lmcache.yaml", "cur.yaml"])
+def test_the_file_of_a_process_is_meant_from_where_that_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    for folder, text in ((there, "chunk_size: 256\n"), (here, "chunk_sizes: 1\n")):
+        folder.mkdir()
+        (folder / "lmcache.yaml").write_text(text)
+        (folder / "cur.yaml").symlink_to(folder / "lmcache.yaml")
+    monkeypatch.chdir(here)
+    environ = {**os.environ, "LMCACHE_CONFIG_FILE": name.format(tmp_path)}
+    sleeps = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    with subprocess.Popen(sleeps, stdin=subprocess.PIPE, cwd=there, env=environ) as process:
+        more = ("--pid", process.pid, "--lmcache", "0.5.6", "--json")
+        alone = kvpatch("lint", *more)
+        same = kvpatch("lint", there / "lmcache.yaml", *more)
+        other = kvpatch("lint", here / "lmcache.yaml", *more)
+        (there / "lmcache.yaml").unlink()
+        gone = lint(*more)
+        process.communicate()
+    assert (alone.code, alone.data["file"]) == (0, str(there / Path(name).name))
+    assert same.code == 0
+    assert "LM060" in {one["rule"] for one in other.data["findings"]}
+    assert gone[0] == 4
