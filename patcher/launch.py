@@ -60,7 +60,9 @@ class Launch:
         written = list(_flags_at(words))
         read = [(name, value, at) for name, value, at in written if name not in taken]
         flags = {**{name: value for name, value, _ in read}, **self.flags}
-        own = _flags(self.args) if self.args else self.flags.items()
+        # The same flag may be there again, which counts where it is dotted.
+        own = [pair for pair in _flags(self.args) if pair[0] in self.flags]
+        own = own or list(self.flags.items())
         ordered = (*((name, value) for name, value, _ in written), *own)
         transfer, problem = transfer_of(ordered)
         model = flags.get("model")
