@@ -61,7 +61,7 @@ class Launch:
         read = [(name, value, at) for name, value, at in written if name not in taken]
         flags = {**{name: value for name, value, _ in read}, **self.flags}
         # The same flag may be there again, which counts where it is dotted.
-        own = [pair for pair in _flags(self.args) if pair[0] in self.flags]
+        own = [one[:2] for one in _flags_at(self.args) if one[0] in self.flags]
         own = own or list(self.flags.items())
         ordered = (*((name, value) for name, value, _ in written), *own)
         transfer, problem = transfer_of(ordered)
