@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 from kvpatch.launch import Launch, parse_launch
+from kvpatch.rules import Level
 from kvpatch.serve_file import Base, followed
+from kvpatch.transfer_fields import faults
 from packaging.version import Version
 from releases import vllm_releases
 from targets import target
@@ -231,3 +233,46 @@ def test_the_real_command_makes_of_a_file_what_kvpatch_says(tmp_path: Path) -> N
         if mine != theirs:
             apart[case.name] = (mine, theirs)
     assert not apart, sorted(apart)
+
+
+ROLES_AND_FIELDS = [
+    {"kv_connector": "LMCacheConnectorV1"},
+    {"kv_connector": "LMCacheConnectorV1", "kv_role": "both"},
+    {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both", "kv_connector_extra_config": "x"},
+    {"kv_connector": 3, "kv_role": "kv_both"},
+    {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both", "kv-port": 1},
+    *(
+        {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both", **one}
+        for one in (
+            {"kv_port": 1},
+            {"kv_ip": "h"},
+            {"kv_rank": 1},
+            {"enable_permute_local_kv": True},
+            {"kv_load_failure_policy": "fail"},
+        )
+    ),
+    {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_consumer", "engine_id": "x"},
+]
+
+
+@pytest.mark.stack
+def test_the_real_command_stops_at_the_fields_at_which_kvpatch_says_so(tmp_path: Path) -> None:
+    asked = [
+        {"file": "s.yaml", "text": "port: 8001\n",
+         "arguments": ["serve", "m", "--kv-transfer-config", json.dumps(transfer)]}
+        for transfer in ROLES_AND_FIELDS
+    ]  # fmt: skip
+    ended = subprocess.run(
+        [target(), "-B", REAL],
+        input=json.dumps(asked),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    answer = json.loads(ended.stdout.splitlines()[-1])
+    vllm = Version(answer["vllm"])
+    for transfer, theirs in zip(ROLES_AND_FIELDS, answer["found"], strict=True):
+        stops = any(fault.level is Level.ERROR for fault in faults(transfer, vllm))
+        assert stops is (theirs is None), transfer
