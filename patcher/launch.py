@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,9 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import wrapper
+from .dotted_options import NotReadError, json_of, merged
 from .kv_connector import connectors, is_in_process, transfer_of
 from .serve_config import SWITCHES, Origin, ServeConfig
 from .shell_state import Argument
+from .vllm_options import full_name
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _LOOKED_AT = frozenset(
@@ -46,6 +47,7 @@ class Launch:
         doubt: why an option that is not here may be given all the same; empty where it is not.
         unread: options whose value is not known; they are not among the flags.
         lines: those of the script that start vLLM, the one of this launch last.
+        ordered: all flags as vLLM has them one behind the other, the file's first.
     """
 
     flags: Mapping[str, str | bool]
@@ -60,17 +62,20 @@ class Launch:
     doubt: str = ""
     unread: frozenset[str] = frozenset()
     lines: tuple[int, ...] = ()
+    ordered: tuple[tuple[str, str | bool], ...] = ()
 
     def with_config(self, config: ServeConfig) -> Launch:
         """The same with the options of vLLM's configuration file, which the command's own beat."""
         words = [word for word, _ in config.words]
-        taken = set(self.flags) | self.unread
-        taken = taken.union(*(same for same in _SAME if same & taken))
-        read = [one[:3] for one in _flags_at(words) if one[0] not in taken]
         heads = {name.partition(".")[0] for name in self.unread}
-        read = [one for one in read if one[0].partition(".")[0] not in heads]
+        heads = heads.union(*(same for same in _SAME if same & heads))
+        written = [one[:3] for one in _flags_at(words) if one[0].partition(".")[0] not in heads]
+        taken = set(self.flags).union(*(same for same in _SAME if same & set(self.flags)))
+        read = [one for one in written if one[0] not in taken]
         flags = {**{name: value for name, value, _ in read}, **self.flags}
-        transfer, problem = transfer_of(flags)
+        own = self.ordered or tuple(self.flags.items())
+        ordered = (*((name, value) for name, value, _ in written), *own)
+        transfer, problem = transfer_of(ordered)
         model = flags.get("model")
         return replace(
             self,
@@ -80,6 +85,7 @@ class Launch:
             model=self.model or (model if isinstance(model, str) else None),
             config=config,
             origins={name: config.words[at][1] for name, _, at in read},
+            ordered=ordered,
         )
 
     def origin(self, *names: str) -> Origin | None:
@@ -116,17 +122,22 @@ class Launch:
 
     @property
     def extras(self) -> tuple[Mapping[str, Any], ...]:
-        """The extra config of every connector, those inside a MultiConnector too."""
-        found = (one.get("kv_connector_extra_config") for one in connectors(self.transfer))
+        """The extra config of every in-process connector of LMCache, alone or inside another."""
+        found = (
+            one.get("kv_connector_extra_config")
+            for one in connectors(self.transfer)
+            if is_in_process(one)
+        )
         return tuple(one for one in found if isinstance(one, dict))
 
     @property
     def overrides(self) -> Mapping[str, Any]:
-        """What it sets with ``lmcache.KEY``."""
+        """What LMCache's connector sets with ``lmcache.KEY``."""
         prefix = "lmcache."
         return {
             name[len(prefix) :]: value
-            for name, value in self.extra.items()
+            for extra in self.extras or (self.extra,)
+            for name, value in extra.items()
             if isinstance(name, str) and name.startswith(prefix)
         }
 
@@ -143,22 +154,18 @@ class Launch:
     @property
     def graphs(self) -> str | None:
         """The CUDA graph mode that the compilation config names, in capitals."""
-        names = ("compilation-config", "cc", "O")
-        dotted = [flag for flag in self.flags if flag.partition(".")[0] in names and "." in flag]
-        if dotted:
-            # Of an option with dotted forms vLLM takes them alone.
-            modes = [self.flags[flag] for flag in dotted if flag.endswith(".cudagraph_mode")]
-            return modes[-1].upper() if modes and isinstance(modes[-1], str) else None
-        for name in names:
-            text = self.flags.get(name)
-            if isinstance(text, str) and text.startswith("{"):
-                try:
-                    mode = json.loads(text).get("cudagraph_mode")
-                except ValueError:
-                    continue
-                if mode is not None:
-                    return str(mode).upper()
-        return None
+        (names,) = (same for same in _SAME if "cc" in same)
+        pairs = self.ordered or tuple(self.flags.items())
+        try:
+            # What the dotted forms say comes last, one object for each spelling; the last counts.
+            objects = list(merged(pairs, names).values())
+            for name, text in () if objects else pairs:
+                if name in names and isinstance(text, str) and text.startswith("{"):
+                    objects.append(json_of(text))
+        except NotReadError:
+            return None
+        mode = objects[-1].get("cudagraph_mode") if objects else None
+        return None if mode is None else str(mode).upper()
 
 
 def server_of(command: str) -> Launch | None:
@@ -208,7 +215,9 @@ def from_arguments(
     doubts += [f"the value of --{head}" for head in sorted(heads & _LOOKED_AT)]
     heads = heads.union(*(same for same in _SAME if same & heads))
     flags = {name: value for name, value in flags.items() if name.partition(".")[0] not in heads}
-    transfer, problem = transfer_of(flags)
+    # The same flag may be there again, which counts where it is dotted.
+    ordered = tuple(one[:2] for one in _flags_at(words) if one[0] in flags)
+    transfer, problem = transfer_of(ordered)
     model = None
     if "serve" in words and words.index("serve") + 1 < len(words):
         following = words[words.index("serve") + 1]
@@ -225,6 +234,7 @@ def from_arguments(
         folder,
         doubt=f"{told}: the shell puts it together when the command runs" if told else "",
         unread=frozenset(unread),
+        ordered=ordered,
     )
 
 
@@ -261,6 +271,8 @@ def _flags_at(words: Sequence[str]) -> Iterator[tuple[str, str | bool, int, int]
         # vLLM takes underscores for dashes in the name, not in what stands behind a dot.
         head, dot, tail = name.partition(".")
         name = head.replace("_", "-") + dot + tail
+        if word.startswith("--"):
+            name = full_name(name)
         if equals:
             yield name, value, place, 0
             continue

@@ -71,8 +71,11 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
         )
     launch, environ = _surroundings(asked)
     notes = [launch.several] if launch and launch.several else []
-    path = path or _named(launch, environ)
-    file = read_yaml(path) if path else YamlFile(_variables(asked), "", written=False)
+    named = _named(launch, environ, asked.pid, given=path is not None)
+    shown = ""
+    if path is None and named is not None:
+        path, shown = named
+    file = read_yaml(path, shown) if path else YamlFile(_variables(asked), "", written=False)
     release = find_release(asked.python, asked.site, asked.lmcache, asked.vllm)
     if launch is not None:
         from . import serve_file
@@ -86,6 +89,7 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
         release.python,
         release.gds_blends,
         release.absence,
+        shown or (str(named[0]) if named else ""),
     )
     history = key_history.load()
 
@@ -160,10 +164,29 @@ def _surroundings(asked: Asked) -> tuple[Launch | None, Mapping[str, str] | None
     return launch, environ
 
 
-def _named(launch: Launch | None, environ: Mapping[str, str] | None) -> Path | None:
-    """The configuration file that the variables name; None where they name none."""
-    found = {**(environ or {}), **(launch.environ if launch else {})}.get(_CONFIG_FILE)
-    return None if found is None else Path(found)
+def _named(
+    launch: Launch | None, environ: Mapping[str, str] | None, pid: int | None, *, given: bool
+) -> tuple[Path, str] | None:
+    """Where the file that the variables name is, and how it is shown; None where they name none.
+
+    Args:
+        launch: the command, whose own variables beat the others.
+        environ: the variables.
+        pid: the process that they are of, from where its name is meant.
+        given: whether another file was named, so that this one may be missing.
+
+    Raises:
+        KvpatchError: ``unreadable``, exit 4: it is not there, and no other was named.
+    """
+    front = (launch.environ if launch else {}).get(_CONFIG_FILE)
+    found = (environ or {}).get(_CONFIG_FILE) if front is None else front
+    if found is None:
+        return None
+    if pid is None or front is not None:
+        return Path(found), found
+    from .process_path import compared, config_of
+
+    return (Path(compared(pid, found)), found) if given else config_of(pid, found)
 
 
 def _variables(asked: Asked) -> str:
