@@ -171,8 +171,9 @@ def converted(file: YamlFile, args: Sequence[str], vllm: Version | None) -> Serv
                 dropped[switch] = origin
             continue
         if not _OPTION.match(key):
-            told = f"vLLM has no option --{one_line(key)}, and stops: write its name alone"
-            problems.append(Problem(f"{told}, without dashes in front", origin))
+            told = f"vLLM has no option --{one_line(key)}, and stops: every key has to be the "
+            told += "name of an option, without dashes in front"
+            problems.append(Problem(told, origin))
             continue
         empty = value == [] and (vllm is None or vllm >= _LISTS)
         if switch in SWITCHES and value is not True and not empty:
