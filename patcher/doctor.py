@@ -33,6 +33,7 @@ from .pair_checks import (
     runner_check,
 )
 from .probe import probe
+from .process_path import compared, config_of
 from .render import render
 from .rules import Level
 from .schema import Schema
@@ -72,6 +73,7 @@ class _Seen:
     file: YamlFile
     environ: Mapping[str, str] | None = None
     launch: Launch | None = None
+    config_at: str = ""
 
     @property
     def python(self) -> Path | None:
@@ -142,18 +144,23 @@ def _look(where: Where, disk: Disk, asked: Asked) -> _Seen:
     file = YamlFile("-", "")
     named = asked.config
     environ, launch = None, None
+    shown, config_at = "", ""
     if asked.pid is not None:
         environ = environment.from_process(asked.pid)
         launch = server_of(environment.command_of(asked.pid))
         if launch is not None:
             launch = serve_file.followed(launch, pair.vllm, serve_file.of_process(asked.pid))
+        found_at = environ.get(CONFIG_VARIABLE)
+        if found_at and named is not None:
+            config_at = compared(asked.pid, found_at)
         if asked.profile is None and named is None:
             # The one that the process itself was given; its variables alone where it was not.
-            found_at = environ.get(CONFIG_VARIABLE)
-            named = Path(found_at) if found_at else None
+            if found_at:
+                named, shown = config_of(asked.pid, found_at)
+                config_at = shown
             file = YamlFile(f"/proc/{asked.pid}/environ", "", written=False)
     if named is not None:
-        file = read_yaml(named)
+        file = read_yaml(named, shown)
     elif asked.profile is not None and templates.load(asked.profile).kind == "lmcache":
         settings = {}
         if asked.gds_path and templates.load(asked.profile).gds:
@@ -171,7 +178,9 @@ def _look(where: Where, disk: Disk, asked: Asked) -> _Seen:
         alone=not file.written,
     )
     known = {name: values.get(name) for name in schema.keys}
-    return _Seen(host, found.version, pair.vllm, schema, pair, known, file, environ, launch)
+    return _Seen(
+        host, found.version, pair.vllm, schema, pair, known, file, environ, launch, config_at
+    )
 
 
 def _pair(seen: _Seen, profile: str | None) -> Iterator[Check]:
@@ -245,6 +254,7 @@ def _configuration(seen: _Seen, pid: int | None) -> Iterator[Check]:
         seen.vllm,
         python.version[:2] if python else None,
         seen.pair.cured.get(_GDS),
+        config_at=seen.config_at,
     )
     found = lint(seen.file, seen.schema, key_history.load(), around).findings
     yield from map(finding_check, found)

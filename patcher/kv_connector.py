@@ -2,51 +2,52 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from .dotted_options import NotReadError, Pairs, json_of, merged
+
 _TRANSFER = "kv-transfer-config"
 _NOTHING = ("", "None")
+_MULTI = "MultiConnector"
 
 
-def transfer_of(flags: Mapping[str, str | bool]) -> tuple[Mapping[str, Any], str]:
-    """The connector's configuration by the flags of a command, and why it can't be read."""
-    found: dict[str, Any] = {}
-    dotted = {name: value for name, value in flags.items() if name.startswith(f"{_TRANSFER}.")}
-    text = flags.get(_TRANSFER)
-    # vLLM puts what the dotted forms say behind the rest as one object, which beats the other.
-    if text is not None and text not in _NOTHING and not dotted:
-        try:
-            read = json.loads(text) if isinstance(text, str) else None
-        except ValueError as error:
-            return {}, f"it is not JSON: {error}"
-        if not isinstance(read, dict):
-            return {}, "it is not a JSON object"
-        found.update(read)
-    for name, value in dotted.items():
-        if isinstance(value, str):
-            path = name.split(".")[1:]
-            into = found
-            for part in path[:-1]:
-                if not isinstance(into.get(part), dict):
-                    into[part] = {}
-                into = into[part]
-            try:
-                into[path[-1]] = json.loads(value)
-            except ValueError:
-                into[path[-1]] = value
-    return found, ""
+def transfer_of(flags: Mapping[str, str | bool] | Pairs) -> tuple[Mapping[str, Any], str]:
+    """The connector's configuration by the flags of a command, and why it can't be read.
+
+    The flags may be pairs in the order of the command, where the same one may come again.
+    """
+    pairs = list(flags.items() if isinstance(flags, Mapping) else flags)
+    try:
+        # vLLM puts what the dotted forms say behind the rest as one object, which beats the other.
+        dotted = merged(pairs, frozenset({_TRANSFER}))
+        if _TRANSFER in dotted:
+            return dotted[_TRANSFER], ""
+        text = dict(pairs).get(_TRANSFER)
+        if text is None or text in _NOTHING:
+            return {}, ""
+        read = json_of(text) if isinstance(text, str) else None
+    except NotReadError as error:
+        return {}, str(error)
+    return (read, "") if isinstance(read, dict) else ({}, "it is not a JSON object")
 
 
 def connectors(transfer: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """A connector with those inside it."""
+    """A connector with those inside it, which a MultiConnector alone has."""
     yield transfer
+    for _, one in children(transfer):
+        yield from connectors(one)
+
+
+def children(transfer: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Those that stand inside a MultiConnector itself, with their places from 0."""
     extra = transfer.get("kv_connector_extra_config")
-    inner = extra.get("connectors") if isinstance(extra, dict) else None
-    for one in inner if isinstance(inner, list) else []:
+    if transfer.get("kv_connector") != _MULTI or not isinstance(extra, dict):
+        return
+    inner = extra.get("connectors")
+    for place, one in enumerate(inner if isinstance(inner, list) else []):
         if isinstance(one, dict):
-            yield from connectors(one)
+            yield place, one
 
 
 def is_in_process(transfer: Mapping[str, Any]) -> bool:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
-from . import script_path
+from . import wrapper
+from .dotted_options import NotReadError, json_of, merged
 from .kv_connector import connectors, is_in_process, transfer_of
-from .outcome import ExitCode, KvpatchError
 from .serve_config import SWITCHES, Origin, ServeConfig
+from .shell_state import Argument
+from .vllm_options import full_name
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_LOOKED_AT = frozenset(
+    {"kv-transfer-config", "compilation-config", "cc", "O", "kv-cache-dtype"}
+    | {"gpu-memory-utilization", "kv-offloading-backend", "kv-offloading-size"}
+    | SWITCHES
+)
+"""Options on which something is said."""
 _SAME = (
     frozenset({"compilation-config", "cc", "O"}),
     frozenset({"tensor-parallel-size", "tp"}),
@@ -38,6 +44,10 @@ class Launch:
         folder: where the command changes to before; empty where that can't be known.
         config: what ``--config FILE`` came to; None where it names none, or nobody looked.
         origins: where those flags were written that the file set.
+        doubt: why an option that is not here may be given all the same; empty where it is not.
+        unread: options whose value is not known; they are not among the flags.
+        lines: those of the script that start vLLM, the one of this launch last.
+        ordered: all flags as vLLM has them one behind the other, the file's first.
     """
 
     flags: Mapping[str, str | bool]
@@ -49,14 +59,23 @@ class Launch:
     folder: str | None = None
     config: ServeConfig | None = None
     origins: Mapping[str, Origin] = field(default_factory=dict)
+    doubt: str = ""
+    unread: frozenset[str] = frozenset()
+    lines: tuple[int, ...] = ()
+    ordered: tuple[tuple[str, str | bool], ...] = ()
 
     def with_config(self, config: ServeConfig) -> Launch:
         """The same with the options of vLLM's configuration file, which the command's own beat."""
         words = [word for word, _ in config.words]
+        heads = {name.partition(".")[0] for name in self.unread}
+        heads = heads.union(*(same for same in _SAME if same & heads))
+        written = [one[:3] for one in _flags_at(words) if one[0].partition(".")[0] not in heads]
         taken = set(self.flags).union(*(same for same in _SAME if same & set(self.flags)))
-        read = [(name, value, at) for name, value, at in _flags_at(words) if name not in taken]
+        read = [one for one in written if one[0] not in taken]
         flags = {**{name: value for name, value, _ in read}, **self.flags}
-        transfer, problem = transfer_of(flags)
+        own = self.ordered or tuple(self.flags.items())
+        ordered = (*((name, value) for name, value, _ in written), *own)
+        transfer, problem = transfer_of(ordered)
         model = flags.get("model")
         return replace(
             self,
@@ -66,6 +85,7 @@ class Launch:
             model=self.model or (model if isinstance(model, str) else None),
             config=config,
             origins={name: config.words[at][1] for name, _, at in read},
+            ordered=ordered,
         )
 
     def origin(self, *names: str) -> Origin | None:
@@ -81,7 +101,18 @@ class Launch:
     @property
     def known(self) -> bool:
         """Whether a flag that is not here is not given."""
-        return self.config is None or self.config.known
+        return not self.doubt and (self.config is None or self.config.known)
+
+    @property
+    def several(self) -> str:
+        """What to say where other commands start vLLM too; empty where none does."""
+        if len(self.lines) < 2:
+            return ""
+        lines = ", ".join(map(str, sorted(set(self.lines))))
+        return (
+            f"note: {len(self.lines)} commands of --serve start vLLM, in line {lines}; only one in "
+            f"line {self.lines[-1]} was looked at"
+        )
 
     @property
     def extra(self) -> Mapping[str, Any]:
@@ -91,17 +122,22 @@ class Launch:
 
     @property
     def extras(self) -> tuple[Mapping[str, Any], ...]:
-        """The extra config of every connector, those inside a MultiConnector too."""
-        found = (one.get("kv_connector_extra_config") for one in connectors(self.transfer))
+        """The extra config of every in-process connector of LMCache, alone or inside another."""
+        found = (
+            one.get("kv_connector_extra_config")
+            for one in connectors(self.transfer)
+            if is_in_process(one)
+        )
         return tuple(one for one in found if isinstance(one, dict))
 
     @property
     def overrides(self) -> Mapping[str, Any]:
-        """What it sets with ``lmcache.KEY``."""
+        """What LMCache's connector sets with ``lmcache.KEY``."""
         prefix = "lmcache."
         return {
             name[len(prefix) :]: value
-            for name, value in self.extra.items()
+            for extra in self.extras or (self.extra,)
+            for name, value in extra.items()
             if isinstance(name, str) and name.startswith(prefix)
         }
 
@@ -118,57 +154,18 @@ class Launch:
     @property
     def graphs(self) -> str | None:
         """The CUDA graph mode that the compilation config names, in capitals."""
-        names = ("compilation-config", "cc", "O")
-        dotted = [flag for flag in self.flags if flag.partition(".")[0] in names and "." in flag]
-        if dotted:
-            # Of an option with dotted forms vLLM takes them alone.
-            modes = [self.flags[flag] for flag in dotted if flag.endswith(".cudagraph_mode")]
-            return modes[-1].upper() if modes and isinstance(modes[-1], str) else None
-        for name in names:
-            text = self.flags.get(name)
-            if isinstance(text, str) and text.startswith("{"):
-                try:
-                    mode = json.loads(text).get("cudagraph_mode")
-                except ValueError:
-                    continue
-                if mode is not None:
-                    return str(mode).upper()
-        return None
-
-
-def parse_script(text: str, here: str = "") -> Launch | None:
-    """The command that starts vLLM in a shell script, with what is exported before it.
-
-    What the script sources or computes is not followed, but for ``here``, the folder it is in,
-    and the names of files and folders. None where no line starts vLLM.
-    """
-    environ: dict[str, str] = {}
-    folders: dict[str, str] = {}
-    folder: str | None = None
-    left = ""
-    for line in text.replace("\\\n", " ").splitlines():
-        if not left and line.lstrip().startswith("#"):
-            continue
-        left += f"{line}\n"
+        (names,) = (same for same in _SAME if "cc" in same)
+        pairs = self.ordered or tuple(self.flags.items())
         try:
-            words = shlex.split(left)
-        except ValueError:
-            # A quoted word goes on in the next line.
-            continue
-        if _starts_vllm(words):
-            found = _parsed(_one_command(words))
-            within = {**environ, **folders}
-            folder = script_path.changed(left, words, folder, within, here)
-            args = script_path.config_named(found.args, within, here)
-            environ = {**environ, **found.environ}
-            return replace(found, environ=environ, folder=folder, args=args)
-        folder = script_path.changed(left, words, folder, {**environ, **folders}, here)
-        folders.update(script_path.own_folder(left, here))
-        left = ""
-        assigned = words[1:] if words[:1] == ["export"] else words
-        if assigned and all(_ASSIGNMENT.match(word) for word in assigned):
-            environ.update(_assigned(word) for word in assigned if not re.search("[$`]", word))
-    return None
+            # What the dotted forms say comes last, one object for each spelling; the last counts.
+            objects = list(merged(pairs, names).values())
+            for name, text in () if objects else pairs:
+                if name in names and isinstance(text, str) and text.startswith("{"):
+                    objects.append(json_of(text))
+        except NotReadError:
+            return None
+        mode = objects[-1].get("cudagraph_mode") if objects else None
+        return None if mode is None else str(mode).upper()
 
 
 def server_of(command: str) -> Launch | None:
@@ -177,65 +174,56 @@ def server_of(command: str) -> Launch | None:
     The flags of a script that builds its engine by itself, and of a worker, say nothing of the
     connector.
     """
-    launch = parse_launch(command)
-    return launch if _starts_vllm(shlex.split(command)) or launch.transfer else None
+    words = shlex.split(command)
+    launch = parse_words(words)
+    return launch if wrapper.start_of(words, texts=False) or launch.transfer else None
 
 
-def _starts_vllm(words: list[str]) -> bool:
-    pairs = pairwise(words)
-    served = any(one.rpartition("/")[2] == "vllm" and two == "serve" for one, two in pairs)
-    return served or any(word.startswith("vllm.entrypoints.") for word in words)
-
-
-def _one_command(words: list[str]) -> list[str]:
-    """The words of the command that starts vLLM, of several on one line."""
-    found: list[str] = []
-    for word in words:
-        if word in ("&&", "||", "|", ";", "&") or word.startswith("#"):
-            if _starts_vllm(found):
-                break
-            found = []
-        elif found or word not in ("exec", "nohup"):
-            found.append(word)
-    return found
-
-
-def _assigned(word: str) -> tuple[str, str]:
-    name, _, value = word.partition("=")
-    return name, value
-
-
-def parse_launch(text: str) -> Launch:
-    """Take a command apart.
-
-    Raises:
-        KvpatchError: ``bad-command``, exit 2: a shell could not read it.
-    """
-    try:
-        words = [word for word in shlex.split(text.replace("\\\n", " ")) if word != "\n"]
-    except ValueError as error:
-        raise KvpatchError(
-            "bad-command",
-            f"the --serve command is not one that a shell reads: {error}",
-            "give it in one argument, as it is typed",
-            ExitCode.USAGE,
-        ) from None
-    return _parsed(words)
-
-
-def _parsed(words: list[str]) -> Launch:
+def parse_words(words: Sequence[str]) -> Launch:
+    """Take the words apart that a program was started with."""
+    words = list(words)
     environ: dict[str, str] = {}
     while words and (_ASSIGNMENT.match(words[0]) or words[0] in ("env", "export")):
-        name, value = _assigned(words.pop(0))
+        name, _, value = words.pop(0).partition("=")
         if name not in ("env", "export"):
             environ[name] = value
-    flags = dict(_flags(words))
-    transfer, problem = transfer_of(flags)
+    return from_arguments([Argument(word) for word in words], environ)
+
+
+def from_arguments(
+    arguments: Sequence[Argument], environ: Mapping[str, str], folder: str | None = None
+) -> Launch:
+    """Take a command apart, of which not all may be known.
+
+    Args:
+        arguments: its words, without variables in front.
+        environ: what they are set to.
+        folder: where it runs; None where that is not told.
+    """
+    words = [one.text for one in arguments]
+    flags, unread, doubts = {}, set(), []
+    for name, value, place, behind in _flags_at(words):
+        given = arguments[place + behind]
+        if given.computed and (behind or given.text.startswith("-")):
+            unread.add(name)
+        else:
+            flags[name] = value
+    for place, one in enumerate(arguments):
+        if one.computed and not _is_value(arguments, place):
+            doubts.append(one.name or "a part of it")
+    heads = {name.partition(".")[0] for name in unread}
+    doubts += [f"the value of --{head}" for head in sorted(heads & _LOOKED_AT)]
+    heads = heads.union(*(same for same in _SAME if same & heads))
+    flags = {name: value for name, value in flags.items() if name.partition(".")[0] not in heads}
+    # The same flag may be there again, which counts where it is dotted.
+    ordered = tuple(one[:2] for one in _flags_at(words) if one[0] in flags)
+    transfer, problem = transfer_of(ordered)
     model = None
     if "serve" in words and words.index("serve") + 1 < len(words):
         following = words[words.index("serve") + 1]
         model = None if following.startswith("-") else following
     named = flags.get("model")
+    told = " and ".join(dict.fromkeys(doubts))
     return Launch(
         flags,
         environ,
@@ -243,7 +231,23 @@ def _parsed(words: list[str]) -> Launch:
         problem,
         model or (named if isinstance(named, str) else None),
         tuple(_args(words)),
+        folder,
+        doubt=f"{told}: the shell puts it together when the command runs" if told else "",
+        unread=frozenset(unread),
+        ordered=ordered,
     )
+
+
+def _is_value(arguments: Sequence[Argument], place: int) -> bool:
+    """Whether a word that is not known is one option's value, and nothing else, for certain."""
+    before = arguments[place - 1] if place else Argument("")
+    if not arguments[place].single:
+        return before.text == "--config"
+    if re.match(r"--?[A-Za-z][^=]*=", arguments[place].text):
+        return True
+    name = before.text.lstrip("-").replace("_", "-").removeprefix("no-")
+    flag = before.text.startswith("-") and "=" not in before.text and not before.computed
+    return before.text in ("serve", "vllm") or not place or (flag and name not in SWITCHES)
 
 
 def _args(words: Sequence[str]) -> Sequence[str]:
@@ -256,29 +260,26 @@ def _args(words: Sequence[str]) -> Sequence[str]:
     return ()
 
 
-def _flags(words: Sequence[str]) -> Iterator[tuple[str, str | bool]]:
-    for name, value, _ in _flags_at(words):
-        yield name, value
-
-
-def _flags_at(words: Sequence[str]) -> Iterator[tuple[str, str | bool, int]]:
-    """Name, value and place of each flag."""
+def _flags_at(words: Sequence[str]) -> Iterator[tuple[str, str | bool, int, int]]:
+    """Name, value and place of each flag, and how far behind it the value stands."""
     for place, word in enumerate(words):
         if word == "-O" or not re.match(r"--?[A-Za-z]", word):
             if word == "-O" and place + 1 < len(words):
-                yield "O", words[place + 1], place
+                yield "O", words[place + 1], place, 1
             continue
         name, equals, value = word.lstrip("-").partition("=")
         # vLLM takes underscores for dashes in the name, not in what stands behind a dot.
         head, dot, tail = name.partition(".")
         name = head.replace("_", "-") + dot + tail
+        if word.startswith("--"):
+            name = full_name(name)
         if equals:
-            yield name, value, place
+            yield name, value, place, 0
             continue
         following = words[place + 1] if place + 1 < len(words) else "--"
         if name.removeprefix("no-") in SWITCHES:
-            yield name.removeprefix("no-"), not name.startswith("no-"), place
+            yield name.removeprefix("no-"), not name.startswith("no-"), place, 0
         elif following.startswith("-") and not re.match(r"-\d", following):
-            yield name, True, place
+            yield name, True, place, 0
         else:
-            yield name, following, place
+            yield name, following, place, 1

@@ -51,6 +51,7 @@ class Surroundings:
         python: version of the Python that it runs on.
         gds_blends: whether the patch for GDS with blending is in place; None where nobody looked.
         absence: tells which patches that blending needs are not in place; None as before.
+        config_at: where the file that LMCACHE_CONFIG_FILE names is here; empty for as written.
     """
 
     environ: Mapping[str, str] | None = None
@@ -60,6 +61,7 @@ class Surroundings:
     python: tuple[int, ...] | None = None
     gds_blends: bool | None = None
     absence: Callable[[], Absence] | None = None
+    config_at: str = ""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -117,6 +119,7 @@ def lint(file: YamlFile, schema: Schema, history: History, around: Surroundings)
         python=around.python,
         gds_blends=around.gds_blends,
         absence=around.absence,
+        config_at=around.config_at,
     )
     named_otherwise = lint_names.stand_ins(context)
     for check in _CHECKS:

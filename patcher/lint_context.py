@@ -36,6 +36,7 @@ class Context:
         python: version of the target's Python, such as ``(3, 11)``; None where it is not known.
         gds_blends: whether the patch for GDS with blending is in place; None where nobody looked.
         absence: tells which patches that blending needs are not in place; None as before.
+        config_at: where the file that LMCACHE_CONFIG_FILE names is here; empty for as written.
     """
 
     file: YamlFile
@@ -50,6 +51,7 @@ class Context:
     python: tuple[int, ...] | None = None
     gds_blends: bool | None = None
     absence: Callable[[], Absence] | None = None
+    config_at: str = ""
 
     @property
     def lmcache(self) -> Version:

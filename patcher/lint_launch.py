@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from . import layer_dtype, rules
+from . import layer_dtype, rules, vllm_options
+from .kv_connector import connectors, is_in_process
 from .lint_context import Context
-from .rules import Finding, Level, spelt
+from .rules import Finding, Level, one_line, spelt
+from .transfer_fields import faults
 
 if TYPE_CHECKING:
     from .launch import Launch
@@ -20,14 +22,13 @@ if TYPE_CHECKING:
 
 BARE_SETTING = Version("0.17.0")
 """From here on vLLM reads use_layerwise in the connector's extra config to choose its graphs."""
-_SAFE_MODES = ("PIECEWISE", "NONE", "0")
+_SAFE_MODES = ("PIECEWISE", "NONE", "0", "1")
 _CONFIG_FILE = "LMCACHE_CONFIG_FILE"
-_UTILIZATION = "gpu-memory-utilization"
 _TRANSFER = "kv-transfer-config"
 _APART = ": vLLM takes its dotted forms alone where there are any"
-_OFFLOADING = ("kv-offloading-backend", "kv-offloading-size")
 _MODES = ("compilation-config", "cc", "O")
-_DEFAULT_UTILIZATION = 0.9
+_FULL = 0.9
+"""Above this share of the GPU's memory a buffer beside it is likely not to fit."""
 
 
 def launch(context: Context) -> Iterator[Finding]:
@@ -37,18 +38,28 @@ def launch(context: Context) -> Iterator[Finding]:
         return
     if given.config is not None:
         yield from _serve_config(given.config)
+    if given.doubt:
+        told = f"{given.doubt}; give --serve the command with its options written out"
+        yield Finding(rules.SERVE_UNKNOWN, told, "", "launch")
     # Where vLLM stops at the file, what the connector's text lacks comes of that.
     if given.problem and (given.known or given.origin(_TRANSFER) is None):
         told = f"--kv-transfer-config: {given.problem}"
         yield _found(given, rules.CONNECTOR, told, _TRANSFER)
         return
-    if not given.in_process and (given.known or given.transfer):
+    yield from _switches(given)
+    for fault in faults(given.transfer, context.vllm):
+        told = f"--{_TRANSFER}: {fault.message}"
+        lower = None if fault.level is Level.ERROR else fault.level
+        yield _found(given, rules.CONNECTOR, told, _TRANSFER, lower=lower)
+    offloads = vllm_options.offloads(given.flags, context.vllm)
+    if not given.in_process and (given.known or given.transfer) and not offloads.lmcache:
         name = given.transfer.get("kv_connector")
         if name:
-            told = f"--kv-transfer-config names {name}"
+            told = f"--kv-transfer-config names {spelt(name)}"
         elif given.transfer:
             told = "--kv-transfer-config names no kv_connector"
-            told += _APART if _TRANSFER in given.flags else ""
+            apart = any(flag.startswith(f"{_TRANSFER}.") for flag in given.flags)
+            told += _APART if apart and _TRANSFER in given.flags else ""
         else:
             told = f"there is no --kv-transfer-config{_nor(given)}"
         yield _found(
@@ -58,9 +69,12 @@ def launch(context: Context) -> Iterator[Finding]:
             '--kv-transfer-config \'{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}\'',
             _TRANSFER,
         )
-    offloading = [name for name in _OFFLOADING if name in given.flags]
-    if given.transfer and offloading:
-        yield _found(given, rules.OFFLOADING, "give --kv-transfer-config alone", *offloading)
+    if offloads.stops:
+        yield _found(given, rules.OFFLOADING, offloads.stops, *vllm_options.OFFLOADING)
+    elif given.transfer and offloads.chooses is not False:
+        told = "give --kv-transfer-config alone"
+        lower = None if offloads.chooses else Level.NOTE
+        yield _found(given, rules.OFFLOADING, told, *vllm_options.OFFLOADING, lower=lower)
     if context.blends:
         yield from _prefix(given)
         yield from _graphs(context)
@@ -80,6 +94,21 @@ def _serve_config(config: ServeConfig) -> Iterator[Finding]:
             yield _at(found, problem.origin)
 
 
+def _switches(given: Launch) -> Iterator[Finding]:
+    """Switches to which the command gives a value, and numbers that are none."""
+    for name in vllm_options.VALUELESS:
+        value = given.flags.get(name)
+        # What the file gives was told with the file.
+        if isinstance(value, str) and given.origin(name) is None:
+            told = f"vLLM stops at --{name}={one_line(value)}: write --{name} alone"
+            yield _found(given, rules.SERVE_CONFIG, told, name)
+    for name in vllm_options.UTILIZATION:
+        value = given.flags.get(name)
+        if isinstance(value, str) and vllm_options.is_no_number(value):
+            told = f"vLLM stops at --{name} {spelt(value)}: write a share of 1, such as 0.8"
+            yield _found(given, rules.SERVE_CONFIG, told, name)
+
+
 def _prefix(given: Launch) -> Iterator[Finding]:
     name = "enable-prefix-caching"
     if given.on(name) is False or (given.on(name) is None and not given.known):
@@ -87,7 +116,7 @@ def _prefix(given: Launch) -> Iterator[Finding]:
     told = f"blending needs --no-{name}"
     dropped = given.config.dropped.get(name) if given.config else None
     if dropped is not None and given.on(name) is None:
-        told += f": vLLM makes nothing of {name}: false in a file; write no-{name}: true there"
+        told += f": vLLM makes nothing of a switch that is false in a file; write no-{name}: true"
         yield _at(Finding(rules.PREFIX, told, "", "launch"), dropped)
     else:
         yield _found(given, rules.PREFIX, told, name)
@@ -97,11 +126,20 @@ def _graphs(context: Context) -> Iterator[Finding]:
     given = context.launch
     if given is None or given.on("enforce-eager") or given.graphs in _SAFE_MODES:
         return
-    if not given.known:
+    level = vllm_options.level(given.flags)
+    safe = vllm_options.level_is_safe(level, context.vllm) if given.graphs is None else False
+    if not given.known or safe:
         return
-    bare = any(extra.get("use_layerwise") is True for extra in given.extras)
+    # vLLM asks whether it is true as Python has it, which "false" is too.
+    bare = any(extra.get("use_layerwise") for extra in given.extras)
     newer = context.vllm is not None and context.vllm >= BARE_SETTING
     if bare and (newer or context.vllm is None):
+        if all(map(_by_module, filter(is_in_process, connectors(given.transfer)))):
+            told = "vLLM asks the class that kv_connector_module_path names for its graphs, and "
+            told += (
+                """no LMCache up to 0.5.7rc2 answers: give -cc '{"cudagraph_mode": "PIECEWISE"}'"""
+            )
+            yield _found(given, rules.GRAPHS, told, *_MODES, _TRANSFER, lower=Level.WARNING)
         return
     setting = '"kv_connector_extra_config": {"use_layerwise": true}'
     eager = "--enforce-eager"
@@ -110,7 +148,14 @@ def _graphs(context: Context) -> Iterator[Finding]:
     else:
         right = setting if newer else eager
     told = "use_layerwise in the file is not seen by vLLM" if not bare else "vLLM does not read it"
-    yield _found(given, rules.GRAPHS, f"{told}: give {right}", *_MODES, _TRANSFER)
+    lower = None
+    if safe is None:
+        told, lower = f"{told}, and what -O{level} makes of the graphs hangs on vLLM", Level.NOTE
+    yield _found(given, rules.GRAPHS, f"{told}: give {right}", *_MODES, _TRANSFER, lower=lower)
+
+
+def _by_module(transfer: Mapping[str, Any]) -> bool:
+    return bool(transfer.get("kv_connector_module_path"))
 
 
 def _dtype(context: Context) -> Iterator[Finding]:
@@ -136,20 +181,21 @@ def _memory(context: Context) -> Iterator[Finding]:
     size = context.value("gds_buffer_size") or context.value("cufile_buffer_size")
     if given is None or not context.gds or not isinstance(size, int):
         return
-    text = given.flags.get(_UTILIZATION)
+    name, text = vllm_options.utilization(given.flags, context.vllm)
     if text is None and not given.known:
         return
+    default = vllm_options.default_utilization(context.vllm)
     try:
-        share = float(str(text)) if text is not None else _DEFAULT_UTILIZATION
+        share = float(text) if text is not None else default
     except ValueError:
         return
-    if share >= _DEFAULT_UTILIZATION:
-        told = f"--{_UTILIZATION} is {share}"
+    if share >= _FULL:
+        told = f"--{name} is {share}"
         told += " by default" if text is None else ""
         told += f": lower it by the {size} MiB of the GDS buffer over the GPU's memory"
         # The default leaves room beside it, and the GPU's memory is not known.
         lower = Level.NOTE if text is None else None
-        yield _found(given, rules.MEMORY, told, _UTILIZATION, lower=lower)
+        yield _found(given, rules.MEMORY, told, name, lower=lower)
 
 
 def environment(context: Context) -> Iterator[Finding]:
@@ -167,7 +213,7 @@ def environment(context: Context) -> Iterator[Finding]:
             _CONFIG_FILE,
             "environment",
         )
-    elif named is not None and not _same(named, context.file.path):
+    elif named is not None and not _same(context.config_at or named, context.file.path):
         told = f"{_CONFIG_FILE} names {spelt(named)}, and not {spelt(context.file.path)}"
         lower = None if context.running else Level.WARNING
         yield Finding(rules.OTHER_FILE, told, _CONFIG_FILE, "environment", lower=lower)
@@ -213,4 +259,4 @@ def _nor(given: Launch) -> str:
     """Where else was looked."""
     if given.config is None or not given.config.read:
         return ""
-    return f" in the command, nor in {given.config.path}"
+    return f" in the command, nor in {one_line(given.config.path)}"

@@ -9,7 +9,7 @@ from . import rules
 from .coercion import PREFIX
 from .key_history import nearest
 from .lint_context import Context
-from .rules import Finding, Fix, Level
+from .rules import Finding, Fix, Level, one_line
 from .schema import EXTRA, Key
 
 # Read inside extra_config by code that is not read for the schema, and a top-level key as well.
@@ -35,13 +35,21 @@ def overrides(context: Context) -> Iterator[Finding]:
     """``lmcache.KEY`` in vLLM's extra config that LMCache does not take."""
     if context.launch is None:
         return
+    for extra in context.launch.extras:
+        inner = extra.get("lmcache")
+        for name in inner if isinstance(inner, dict) else ():
+            shown = f"lmcache.{one_line(str(name))}"
+            told = f"LMCache does not find {shown} inside of an object lmcache, which its dotted "
+            told += f'form makes: give kv_connector_extra_config as JSON, with "{shown}" in it'
+            yield context.written(Finding(rules.OVERRIDE, told, shown, "launch"))
     for name in context.launch.overrides:
-        shown = f"lmcache.{name}"
+        shown = f"lmcache.{one_line(name)}"
         if not context.schema.reading.overrides:
-            told = f"LMCache {context.schema.version} reads no {shown}; write {name} in the file"
+            told = f"LMCache {context.schema.version} reads no {shown}"
+            told += f"; write {one_line(name)} in the file"
         elif name not in context.schema.keys:
             right = _right_name(context, name)
-            told = f"LMCache {context.schema.version} has no key {name}"
+            told = f"LMCache {context.schema.version} has no key {one_line(name)}"
             told += f"; it is lmcache.{right} here" if right else ""
         else:
             continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 
 _CONFIG_FILE = "LMCACHE_CONFIG_FILE"
-_MOST_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -72,8 +70,12 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
             ExitCode.USAGE,
         )
     launch, environ = _surroundings(asked)
-    path = path or _named(launch, environ)
-    file = read_yaml(path) if path else YamlFile(_variables(asked), "", written=False)
+    notes = [launch.several] if launch and launch.several else []
+    named = _named(launch, environ, asked.pid, given=path is not None)
+    shown = ""
+    if path is None and named is not None:
+        path, shown = named
+    file = read_yaml(path, shown) if path else YamlFile(_variables(asked), "", written=False)
     release = find_release(asked.python, asked.site, asked.lmcache, asked.vllm)
     if launch is not None:
         from . import serve_file
@@ -87,13 +89,13 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
         release.python,
         release.gds_blends,
         release.absence,
+        shown or (str(named[0]) if named else ""),
     )
     history = key_history.load()
 
     def check(one: YamlFile) -> Linted:
         return lint(one, release.schema, history, around)
 
-    notes: list[str] = []
     if asked.pid is not None and launch is None:
         notes.append(
             f"note: the command of process {asked.pid} starts no vLLM server, so no flags were "
@@ -145,7 +147,9 @@ def _surroundings(asked: Asked) -> tuple[Launch | None, Mapping[str, str] | None
     """The command and the environment that were named."""
     launch, environ = None, None
     if asked.serve is not None:
-        launch = _launch(asked.serve)
+        from . import serve_option
+
+        launch = serve_option.launch_of(asked.serve)
     if asked.env_file is not None or asked.pid is not None:
         from . import environment
 
@@ -160,10 +164,29 @@ def _surroundings(asked: Asked) -> tuple[Launch | None, Mapping[str, str] | None
     return launch, environ
 
 
-def _named(launch: Launch | None, environ: Mapping[str, str] | None) -> Path | None:
-    """The configuration file that the variables name; None where they name none."""
-    found = {**(environ or {}), **(launch.environ if launch else {})}.get(_CONFIG_FILE)
-    return None if found is None else Path(found)
+def _named(
+    launch: Launch | None, environ: Mapping[str, str] | None, pid: int | None, *, given: bool
+) -> tuple[Path, str] | None:
+    """Where the file that the variables name is, and how it is shown; None where they name none.
+
+    Args:
+        launch: the command, whose own variables beat the others.
+        environ: the variables.
+        pid: the process that they are of, from where its name is meant.
+        given: whether another file was named, so that this one may be missing.
+
+    Raises:
+        KvpatchError: ``unreadable``, exit 4: it is not there, and no other was named.
+    """
+    front = (launch.environ if launch else {}).get(_CONFIG_FILE)
+    found = (environ or {}).get(_CONFIG_FILE) if front is None else front
+    if found is None:
+        return None
+    if pid is None or front is not None:
+        return Path(found), found
+    from .process_path import compared, config_of
+
+    return (Path(compared(pid, found)), found) if given else config_of(pid, found)
 
 
 def _variables(asked: Asked) -> str:
@@ -171,72 +194,14 @@ def _variables(asked: Asked) -> str:
     return str(asked.env_file) if asked.env_file else f"/proc/{asked.pid}/environ"
 
 
-def _launch(given: str) -> Launch:
-    """A command, or the one in the script of that name.
-
-    Raises:
-        KvpatchError: ``bad-command``, ``no-command`` (exit 2), ``unreadable`` (exit 4).
-    """
-    from .launch import parse_launch, parse_script
-
-    script = _script(given)
-    if script is not None:
-        try:
-            text = script.read_bytes()[:_MOST_BYTES]
-        except OSError as error:
-            raise _unreadable(given, error) from None
-        # By a link, dirname and readlink say two folders.
-        here = "" if script.is_symlink() else str(script.absolute().parent)
-        found = parse_script(text.decode("utf-8", "replace"), here)
-        if found is None:
-            told = f"{given} is a file in which no line starts vLLM"
-            raise _no_command(told)
-        return found
-    launch = parse_launch(given)
-    if not launch.flags and launch.model is None:
-        raise _no_command(f"--serve {given!r} is no command that starts vLLM, and no file")
-    return launch
-
-
-def _script(given: str) -> Path | None:
-    """The script of that name; None where it is a command."""
-    try:
-        return Path(given) if Path(given).is_file() else None
-    except ValueError:
-        # A null byte in it: no path.
-        return None
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            return None
-        raise _unreadable(given, error) from None
-
-
-def _unreadable(given: str, error: OSError) -> KvpatchError:
-    return KvpatchError(
-        "unreadable",
-        f"{given} can't be read: {error.strerror}",
-        "name a script that this user may read, or give the command itself",
-        ExitCode.ENVIRONMENT,
-    )
-
-
-def _no_command(told: str) -> KvpatchError:
-    return KvpatchError(
-        "no-command",
-        told,
-        "give the command in one argument, as in --serve 'vllm serve MODEL ...', or its script",
-        ExitCode.USAGE,
-    )
-
-
 def _base(asked: Asked) -> serve_file.Base:
     """From where vLLM reads the file of its --config."""
-    from . import serve_file
+    from . import serve_file, serve_option
 
     if asked.serve is None and asked.pid is not None:
         return serve_file.of_process(asked.pid)
     folders = [Path.cwd()]
-    script = _script(asked.serve or "")
+    script = serve_option.script_of(asked.serve or "")
     if script is not None:
         folders.append(script.absolute().parent)
     return serve_file.Base(tuple(dict.fromkeys(folders)))

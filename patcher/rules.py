@@ -92,11 +92,23 @@ def spelt(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, str):
-        text = value if value.isidentifier() else f'"{value}"'
-    else:
-        text = str(value)
-    shown = text.encode("unicode_escape").decode() if not text.isprintable() else text
+        return one_line(value if value.isidentifier() else f'"{value}"')
+    try:
+        return one_line(str(value))
+    except ValueError:
+        # Python writes out no number of more than 4300 digits.
+        return "a number of too many digits"
+
+
+def one_line(text: str) -> str:
+    """A text as it may be printed: shortened, and what is no printable character escaped."""
+    shown = printable(text)
     return shown if len(shown) <= 80 else f"{shown[:77]}..."
+
+
+def printable(text: str) -> str:
+    """A text with what is no printable character escaped."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
 def _rule(number: str, name: str, level: Level, why: str) -> Rule:
@@ -316,6 +328,12 @@ SERVE_UNREAD = _rule(
     "serve-config-not-read",
     Level.WARNING,
     "Options in the file of --config are not known here, so none was taken for missing.",
+)
+SERVE_UNKNOWN = _rule(
+    "059",
+    "command-not-known",
+    Level.WARNING,
+    "Options of the command are not known here, so none was taken for missing.",
 )
 OTHER_FILE = _rule(
     "060",

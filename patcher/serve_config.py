@@ -6,13 +6,15 @@ Read from ``FlexibleArgumentParser`` of every release from 0.8.5 to 0.33.0.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from packaging.version import Version
 
-from .rules import spelt
+from .rules import one_line, spelt
 from .script_path import computed
+from .vllm_options import full_name
 from .yaml_source import YamlFile
 
 _DOTTED = Version("0.9.1")
@@ -23,8 +25,20 @@ _SWITCHED_OFF = Version("0.28.0")
 """From here on the module api_server turns ``KEY: false`` into ``--no-KEY``; serve never does."""
 _MODULE = Version("0.10.2")
 """Before, the file's words come behind the first word of api_server, whatever that is."""
+_LISTS = Version("0.10.2")
+"""From here on each value of a list becomes a word; before, the list is one, as Python has it."""
 _SUFFIXES = ("yaml", "yml")
 _FLAG = "--config"
+_OPTION = re.compile(r"(?!x[-_])[A-Za-z][\w-]*(?:[.=]|$)")
+"""No option of any release begins with x-, under which files keep what their anchors name."""
+_SHORT = {
+    "cc": "compilation-config",
+    "O": "optimization-level",
+    "tp": "tensor-parallel-size",
+    "pp": "pipeline-parallel-size",
+    "dp": "data-parallel-size",
+}
+"""What has one dash on a command, and no name with two."""
 SWITCHES = frozenset({"enable-prefix-caching", "enforce-eager"})
 """Those that have a ``no-`` form and say something of LMCache."""
 
@@ -97,7 +111,7 @@ def named(args: Sequence[str]) -> ServeConfig | str | None:
             return _stops(f"{_FLAG} has no file behind it, and vLLM stops: name one")
         path = args[at + 1]
         suffix = path.rpartition(".")[2]
-        if suffix not in _SUFFIXES and not computed(suffix):
+        if suffix not in _SUFFIXES and not computed(path):
             told = f"vLLM stops at {_FLAG} {spelt(path)}: the name has to end in .yaml or .yml"
             return _stops(told)
         return path
@@ -142,13 +156,29 @@ def converted(file: YamlFile, args: Sequence[str], vllm: Version | None) -> Serv
             told = "vLLM stops at a key that YAML takes for no text: write it in quotes"
             problems.append(Problem(told, origin))
             continue
+        short = key.partition(".")[0]
+        if short in _SHORT and value is not False:
+            told = f"vLLM has no --{short}, and stops at {one_line(key)}: write {_SHORT[short]}"
+            problems.append(Problem(told, origin))
+            continue
+        name = full_name(key.replace("_", "-"))
+        switch = name.removeprefix("no-")
         if value is False:
-            name = key.partition(".")[0].replace("_", "-")
             newer = vllm is None or vllm >= _SWITCHED_OFF
             if key in SWITCHES and not serves and newer:
                 words.append((f"--no-{key}", origin))
-            elif name in SWITCHES:
-                dropped[name] = origin
+            elif switch in SWITCHES:
+                dropped[switch] = origin
+            continue
+        if not _OPTION.match(key):
+            told = f"vLLM has no option --{one_line(key)}, and stops: every key has to be the "
+            told += "name of an option, without dashes in front"
+            problems.append(Problem(told, origin))
+            continue
+        empty = value == [] and (vllm is None or vllm >= _LISTS)
+        if switch in SWITCHES and value is not True and not empty:
+            told = f"vLLM stops at a value of the switch {one_line(key)}: write {name}: true"
+            problems.append(Problem(told, origin))
             continue
         problems += _problems(key, value, origin, vllm)
         words += [(word, origin) for word in _words(key, value, vllm)]
@@ -169,39 +199,73 @@ def _stops(told: str) -> ServeConfig:
 
 
 def _words(key: str, value: object, vllm: Version | None) -> Iterator[str]:
-    if isinstance(value, list):
+    if isinstance(value, list) and (vllm is None or vllm >= _LISTS):
         if value:
             yield f"--{key}"
-            yield from map(str, value)
+            yield from map(_text, value)
         return
     yield f"--{key}"
     if isinstance(value, dict) and (vllm is None or vllm >= _MAPPINGS):
         # Of a mapping that JSON has not, the problem is told.
-        yield json.dumps(value, default=str, skipkeys=True)
+        yield _json(value)
     elif value is not True:
-        yield str(value)
+        yield _text(value)
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)
+    except ValueError:
+        return ""
+
+
+def _json(value: object) -> str:
+    try:
+        return json.dumps(value, default=str, skipkeys=True)
+    except (ValueError, RecursionError):
+        return "{}"
+
+
+def _too_long(value: object) -> bool:
+    """Whether a number is there that Python does not write out, at which vLLM stops."""
+    try:
+        str(value)
+    except ValueError:
+        return True
+    return False
 
 
 def _problems(key: str, value: object, origin: Origin, vllm: Version | None) -> Iterator[Problem]:
+    shown = one_line(key)
+    if _too_long(value):
+        yield Problem(f"{shown} has a number of too many digits, at which vLLM stops", origin)
+        return
     if "." in key and vllm is not None and vllm < _DOTTED:
-        yield Problem(f"vLLM {vllm} does not take {key}: write one JSON text, in quotes", origin)
+        yield Problem(f"vLLM {vllm} does not take {shown}: write one JSON text, in quotes", origin)
     elif value is True and "." in key:
-        told = f"vLLM takes the word behind --{key} as its value: write {key}: 'true', in quotes"
-        yield Problem(told, origin)
+        told = f"vLLM takes the word behind --{shown} as its value"
+        yield Problem(f"{told}: write {shown}: 'true', in quotes", origin)
+    elif isinstance(value, list) and len(value) > 1 and "." in key:
+        told = f"vLLM takes the first of a list as {shown}, and stops at the next"
+        if vllm is not None and vllm < _LISTS:
+            told = f"vLLM {vllm} takes the list as a text of {shown}"
+        yield Problem(f"{told}: write one JSON text, in quotes", origin, vllm is not None)
     if not isinstance(value, dict):
         return
     if vllm is None:
-        told = f"{key} is a mapping, which vLLM takes from {_MAPPINGS} on alone: before, write JSON"
+        told = (
+            f"{shown} is a mapping, which vLLM takes from {_MAPPINGS} on alone: before, write JSON"
+        )
         yield Problem(f"{told} in quotes", origin, certain=False)
     elif vllm < _MAPPINGS:
-        told = f"{key} is a mapping, at which vLLM {vllm} stops: write it as JSON, in quotes"
+        told = f"{shown} is a mapping, at which vLLM {vllm} stops: write it as JSON, in quotes"
         yield Problem(told, origin)
     else:
         try:
             json.dumps(value)
         except (TypeError, ValueError):
             told = (
-                f"{key} holds a value that JSON does not have, such as a date: write it in quotes"
+                f"{shown} holds a value that JSON does not have, such as a date: write it in quotes"
             )
             yield Problem(told, origin)
 

@@ -10,14 +10,16 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from . import serve_config
+from . import process_path, serve_config
 from .launch import Launch
+from .rules import printable
 from .script_path import UNKNOWN, computed
 from .serve_config import ServeConfig
-from .yaml_source import MOST_BYTES, YamlFile, parse_bytes
+from .yaml_source import MOST_BYTES, YamlFile, parse_bytes, read_now
 
 _CLOCK_S = 2.0
 """By so much the clock of processes may be off."""
+_WHERE = "run kvpatch where vLLM runs, as a user who may read it"
 _ABSOLUTE = "name it by its absolute path"
 _QUOTED = re.compile(r"(['\"]).{2,}\1", re.DOTALL)
 
@@ -28,7 +30,7 @@ class Base:
 
     Attributes:
         folders: where vLLM may be started; one where that is certain.
-        root: goes before an absolute name: the root of a process that runs.
+        root: of a process that runs, below which an absolute name leads; empty for this one.
         since: when that process was started, in seconds of the epoch; None where not known.
     """
 
@@ -66,28 +68,42 @@ def followed(launch: Launch, vllm: Version | None, base: Base) -> Launch:
     place = _place(name, launch.folder, base)
     if isinstance(place, ServeConfig):
         return launch.with_config(place)
-    path, shown = place
+    path, shown, changed = place
     file = _read(path, shown)
     if isinstance(file, ServeConfig):
         return launch.with_config(file)
-    if base.since is not None and _written(path) > base.since + _CLOCK_S:
+    if base.since is not None and changed > base.since + _CLOCK_S:
         why = "it was changed after vLLM was started, which runs with what was there before"
         todo = f"restart vLLM, or check it with --serve 'vllm serve MODEL --config {shown}'"
         return launch.with_config(_unread(shown, why, todo))
     return launch.with_config(serve_config.converted(file, launch.args, vllm))
 
 
-def _place(name: str, folder: str | None, base: Base) -> tuple[str, str] | ServeConfig:
-    """The path of the file of that name, and how it is shown; or why that can't be told."""
-    shown = name
-    if not base.root:
-        shown = re.sub(r"^\$(HOME\b|\{HOME\})", lambda _: "~", name)
-        if computed(shown):
-            why = "its name is put together when the command runs"
-            return _unread(name, why, "give --serve a command with the name written out")
-        shown = os.path.expanduser(shown)  # noqa: PTH111
+def _place(name: str, folder: str | None, base: Base) -> tuple[str, str, float] | ServeConfig:
+    """The path of the file of that name, how it is shown, and when it was changed.
+
+    Or why that can't be told.
+    """
+    if base.root:
+        (own,) = base.folders
+        if folder == UNKNOWN and not name.startswith("/"):
+            return _unread(name, "the folder that is changed to can't be told", _ABSOLUTE)
+        name = name if folder is None else os.path.join(folder, name)  # noqa: PTH118
+        shown = printable(process_path.shown(name, str(own)))
+        try:
+            found = process_path.found(name, base.root, str(own))
+        except OSError as error:
+            return _unread(shown, str(error.strerror), _WHERE)
+        except ValueError:
+            return _unread(name, "its name holds a null byte", "name a YAML file")
+        return found.path, shown, found.changed
+    shown = re.sub(r"^\$(HOME\b|\{HOME\})", lambda _: "~", name)
+    if computed(shown):
+        why = "its name is put together when the command runs"
+        return _unread(name, why, "give --serve a command with the name written out")
+    shown = os.path.expanduser(shown)  # noqa: PTH111
     if Path(shown).is_absolute():
-        return base.root + shown, shown
+        return shown, shown, 0.0
     if folder == UNKNOWN:
         return _unread(name, "the folder that the script changes to can't be told", _ABSOLUTE)
     folders = base.folders
@@ -104,18 +120,7 @@ def _place(name: str, folder: str | None, base: Base) -> tuple[str, str] | Serve
             return _unread(name, f"it is not in {inside}", _ABSOLUTE)
         places = list(there.values())
     (place, *_) = places
-    return str(place), str(_plain(place.parent) / place.name)
-
-
-def _plain(folder: Path) -> Path:
-    """A folder below a process's current one, as it is named outside of ``/proc``."""
-    for part in (folder, *folder.parents):
-        if part.name == "cwd":
-            try:
-                return part.readlink() / folder.relative_to(part)
-            except OSError:
-                break
-    return folder
+    return str(place), str(place), 0.0
 
 
 def _read(path: str, shown: str) -> YamlFile | ServeConfig:
@@ -123,11 +128,9 @@ def _read(path: str, shown: str) -> YamlFile | ServeConfig:
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
             why = "it is not a file, but a folder, a pipe or a device"
             return _unread(shown, why, "name a YAML file")
-        with open(path, "rb") as stream:  # noqa: PTH123
-            content = stream.read(MOST_BYTES + 1)
+        content = read_now(path)
     except OSError as error:
-        todo = "run kvpatch where vLLM runs, as a user who may read it"
-        return _unread(shown, str(error.strerror), todo)
+        return _unread(shown, str(error.strerror), _WHERE)
     except ValueError:
         return _unread(shown, "its name holds a null byte", "name a YAML file")
     if len(content) > MOST_BYTES:
@@ -139,13 +142,6 @@ def _read(path: str, shown: str) -> YamlFile | ServeConfig:
         replace(problem, message=_QUOTED.sub("'...'", problem.message)) for problem in file.problems
     )
     return replace(file, problems=tuple(quiet))
-
-
-def _written(path: str) -> float:
-    try:
-        return os.stat(path).st_mtime  # noqa: PTH116
-    except OSError:
-        return 0.0
 
 
 def _started(process: Path) -> float | None:
@@ -160,4 +156,4 @@ def _started(process: Path) -> float | None:
 
 
 def _unread(path: str, why: str, todo: str) -> ServeConfig:
-    return ServeConfig(path, unread=why, todo=todo)
+    return ServeConfig(path, unread=printable(why), todo=printable(todo))

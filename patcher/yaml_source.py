@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +13,7 @@ from typing import Any
 import yaml
 
 from .outcome import ExitCode, KvpatchError
+from .rules import one_line
 from .schema import EXTRA
 
 MOST_BYTES = 1024 * 1024
@@ -63,17 +66,18 @@ class YamlFile:
         return all(problem.kind == "duplicate" for problem in self.problems)
 
 
-def read_yaml(path: Path) -> YamlFile:
-    """Read and parse a file.
+def read_yaml(path: Path, shown: str = "") -> YamlFile:
+    """Read and parse a file, which may be shown under another name.
 
     Raises:
         KvpatchError: ``no-file``, ``unreadable``: exit 4.
     """
-    content = read_bytes(path)
+    shown = shown or str(path)
+    content = read_bytes(path, shown)
     if len(content) > MOST_BYTES:
         told = f"it has more than {MOST_BYTES} bytes: no LMCache configuration"
-        return _refused(str(path), "", Problem("syntax", told))
-    return parse_bytes(content, str(path))
+        return _refused(shown, "", Problem("syntax", told))
+    return parse_bytes(content, shown)
 
 
 def parse_bytes(content: bytes, shown: str, reader: str = "LMCache") -> YamlFile:
@@ -86,13 +90,13 @@ def parse_bytes(content: bytes, shown: str, reader: str = "LMCache") -> YamlFile
     return parse_yaml(text, shown, reader)
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path, shown: str = "") -> bytes:
     """A configuration file, or as much of a larger one as shows that it is too large.
 
     Raises:
         KvpatchError: ``no-file``, ``unreadable``: exit 4.
     """
-    shown = str(path)
+    shown = shown or str(path)
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
@@ -102,8 +106,7 @@ def read_bytes(path: Path) -> bytes:
                 "name a YAML file: a pipe or a folder can't be checked",
                 ExitCode.ENVIRONMENT,
             )
-        with path.open("rb") as stream:
-            return stream.read(MOST_BYTES + 1)
+        return read_now(path)
     except OSError as error:
         raise KvpatchError(
             "unreadable",
@@ -113,9 +116,23 @@ def read_bytes(path: Path) -> bytes:
         ) from None
 
 
+def read_now(path: Path | str) -> bytes:
+    """As many bytes of a file as show that it is too large, without waiting for any.
+
+    Raises:
+        OSError: as the system has it; also where a file that the kernel makes has none by now.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as stream:
+        content = stream.read(MOST_BYTES + 1)
+    if content is None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return content
+
+
 def parse_yaml(text: str, path: str = "-", reader: str = "LMCache") -> YamlFile:
     """What the YAML reader of LMCache, or of another ``reader``, makes of a text."""
-    loader = yaml.SafeLoader(text) if _printable(text) else None
+    loader = _Loader(text) if _printable(text) else None
     if loader is None:
         place = next(i for i, char in enumerate(text) if not _printable(char))
         line = text.count("\n", 0, place) + 1
@@ -131,16 +148,47 @@ def parse_yaml(text: str, path: str = "-", reader: str = "LMCache") -> YamlFile:
             told = f"its top level is {kind}; {reader} stops at anything but keys with values"
             return _refused(path, text, Problem("syntax", told, *_place(node)))
         twice = tuple(_duplicates(node))
-        pairs = list(node.value)
+        pairs = list(_pairs(node))
         values = loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         return _refused(path, text, _syntax(error, text, reader))
-    except (yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
-        return _refused(path, text, Problem("syntax", f"it is not YAML: {_short(error)}"))
+    except RecursionError:
+        return _refused(path, text, Problem("syntax", "it is not YAML: it is nested too deep"))
+    except Exception as error:
+        # A value's tag promises what the value is not, and the constructors raise what they like.
+        failed = loader.at
+        where = (1, 1) if failed is None else _place(failed)
+        told = "it is not YAML: a value is not what its tag says"
+        if isinstance(error, yaml.YAMLError):
+            told = "it is not YAML"
+        elif failed is not None:
+            told = f"it is not YAML: no {failed.tag.rpartition(':')[2]} can be made of the value"
+        return _refused(path, text, Problem("syntax", told, *where))
     finally:
         loader.dispose()
-    entries = dict(_entries(pairs, values, text.splitlines()))
+    if not isinstance(values, dict):
+        told = f"its top level is a {type(values).__name__}; {reader} stops at it"
+        return _refused(path, text, Problem("syntax", told))
+    try:
+        entries = dict(_entries(pairs, values, text.splitlines()))
+    except ValueError:
+        # Python writes out no number of more than 4300 digits.
+        return _refused(path, text, Problem("syntax", "a key is a number of too many digits"))
     return YamlFile(path, text, values, entries, twice)
+
+
+class _Loader(yaml.SafeLoader):
+    """Knows at which value it failed."""
+
+    at: yaml.Node | None = None
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """The same, and notes the innermost node where that raises."""
+        try:
+            return super().construct_object(node, deep=deep)
+        except Exception:
+            self.at = self.at or node
+            raise
 
 
 def _refused(path: str, text: str, problem: Problem) -> YamlFile:
@@ -161,10 +209,6 @@ def _syntax(error: yaml.MarkedYAMLError, text: str, reader: str) -> Problem:
     if mark and line <= len(lines) and "\t" in lines[line - 1][: column + 1]:
         told = "a tab stands where YAML wants spaces"
     return Problem("syntax", told, line, column)
-
-
-def _short(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:120]
 
 
 def _size(node: yaml.Node) -> int:
@@ -195,11 +239,24 @@ def _duplicates(node: yaml.Node, within: str = "") -> Iterator[Problem]:
                 name = f"{within}{key.value}"
                 line, column = _place(key)
                 if name in seen and key.value != "<<":
-                    told = f"{name} is there already, in line {seen[name]}; the last one counts"
+                    told = f"{one_line(name)} is there already, in line {seen[name]}"
+                    told += "; the last one counts"
                     yield Problem("duplicate", told, line, column)
                 seen.setdefault(name, line)
                 if isinstance(value, yaml.MappingNode):
                     yield from _duplicates(value, f"{name}.")
+
+
+def _pairs(node: yaml.MappingNode) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+    """Keys and values with those that come by ``<<``, which the own ones beat."""
+    merged = [value for key, value in node.value if key.tag == "tag:yaml.org,2002:merge"]
+    for one in merged:
+        several = one.value if isinstance(one, yaml.SequenceNode) else [one]
+        # Of several the first counts, and here the last.
+        for part in reversed(several):
+            if isinstance(part, yaml.MappingNode):
+                yield from _pairs(part)
+    yield from (pair for pair in node.value if pair[0].tag != "tag:yaml.org,2002:merge")
 
 
 def _place(node: yaml.Node) -> tuple[int, int]:
@@ -214,7 +271,7 @@ def _entries(
         key, node = places.get(_spelt(name), (None, None))
         yield str(name), _entry(str(name), value, key, node, lines)
         if name == EXTRA and isinstance(value, dict):
-            inner = node.value if isinstance(node, yaml.MappingNode) else []
+            inner = _pairs(node) if isinstance(node, yaml.MappingNode) else ()
             within = {one.value: (one, two) for one, two in inner if isinstance(one.value, str)}
             for part, found in value.items():
                 one, two = within.get(str(part), (key, None))

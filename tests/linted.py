@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from kvpatch import key_history, rules
-from kvpatch.launch import parse_launch
+from kvpatch.launch_script import parse_launch
 from kvpatch.lint import Linted, Surroundings, lint
 from kvpatch.rules import Finding, Level
 from kvpatch.schema import Schema

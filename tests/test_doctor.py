@@ -186,13 +186,14 @@ def test_a_process_is_followed_to_the_file_that_it_was_started_with(
 ) -> None:
     (tmp_path / "lmcache.yaml").write_text("chunk_size: 256\n")
     serve = tmp_path / "serve.yaml"
-    serve.write_text("kv-transfer-config:\n  kv_connector: LMCacheConnectorV1\nport: 1\nport: 2\n")
+    connector = "kv-transfer-config: {kv_connector: LMCacheConnectorV1, kv_role: kv_both}"
+    serve.write_text(f"{connector}\n\nport: 1\nport: 2\n")
     words = ("vllm", "serve", "m", "--config", "serve.yaml")
     process = subprocess.Popen(
         [sys.executable, "-c", "import sys; sys.stdin.read()", *words],
         stdin=subprocess.PIPE,
         cwd=tmp_path,
-        env={**os.environ, "LMCACHE_CONFIG_FILE": str(tmp_path / "lmcache.yaml")},
+        env={**os.environ, "LMCACHE_CONFIG_FILE": "lmcache.yaml"},
     )
     more = ("--site", site, "--pid", process.pid, "--json")
     try:
@@ -205,6 +206,7 @@ def test_a_process_is_followed_to_the_file_that_it_was_started_with(
     assert seen["LM002 config"]["todo"] == f"change line 4 of {serve}"
     assert [one["rule"] for one in linted.data["findings"]] == ["LM002"]
     assert linted.data["serve_config"] == str(serve)
+    assert linted.data["file"] == str(tmp_path / "lmcache.yaml")
     assert "LM052" not in seen | gone
     assert gone["LM058 config"]["state"] == "warn"
     assert "vLLM's file" not in gone

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kvpatch.launch import parse_launch, parse_script, server_of
-from kvpatch.outcome import ExitCode, KvpatchError
+from kvpatch.launch import from_arguments, parse_words, server_of
+from kvpatch.launch_script import parse_launch
 from kvpatch.serve_config import Origin, ServeConfig
+from kvpatch.shell_state import Argument
 
 
 def test_flags_environment_and_connector_are_taken_apart() -> None:
@@ -80,66 +81,9 @@ def test_the_graph_mode_is_read_in_every_form(flags: str, mode: Any) -> None:
     assert parse_launch(f"vllm serve m {flags}").graphs == mode
 
 
-def test_a_command_that_no_shell_reads_is_a_usage_error() -> None:
-    with pytest.raises(KvpatchError, match="No closing quotation") as caught:
-        parse_launch("vllm serve 'm")
-    assert caught.value.exit_code is ExitCode.USAGE
-
-
 @pytest.mark.parametrize("text", ["", "vllm", "vllm serve", "-", "--", "serve --model m -1"])
 def test_commands_with_little_in_them_are_read(text: str) -> None:
     assert not parse_launch(text).in_process
-
-
-SCRIPT = """#!/usr/bin/env bash
-# Don't read this line: it has one quotation mark.
-set -eu
-export PYTHONHASHSEED=0
-LMCACHE_CONFIG_FILE='/etc/a b.yaml'
-set -a
-. /srv/vllm.env
-exec {vllm} serve /models/m \\
-  --no-enable-prefix-caching \\
-  --kv-transfer-config '{{"kv_connector":
-    "LMCacheConnectorV1"}}'
-"""
-
-
-@pytest.mark.parametrize("vllm", ["vllm", "/opt/v/bin/vllm"])
-def test_the_command_is_found_in_a_script_with_what_is_set_before_it(vllm: str) -> None:
-    found = parse_script(SCRIPT.format(vllm=vllm))
-    assert found is not None
-    assert found.model == "/models/m"
-    assert found.on("enable-prefix-caching") is False
-    assert found.in_process
-    assert found.environ == {"PYTHONHASHSEED": "0", "LMCACHE_CONFIG_FILE": "/etc/a b.yaml"}
-
-
-@pytest.mark.parametrize(
-    ("line", "flag"),
-    [
-        ("cd /srv && A=1 vllm serve m --tp 2 && echo --tp 3", "2"),
-        ("nohup python -m vllm.entrypoints.openai.api_server --model m --tp 4 &", "4"),
-        ("vllm serve m --tp 5 # --tp 6", "5"),
-    ],
-)
-def test_the_command_is_one_of_several_on_a_line(line: str, flag: str) -> None:
-    found = parse_script(f"{line}\n")
-    assert found is not None
-    assert found.flags["tp"] == flag
-    assert found.model == "m"
-
-
-def test_what_a_script_computes_is_not_taken_for_a_value() -> None:
-    script = 'here=$(pwd)\nexport A="$here/a" B=1\nC=`pwd`\nvllm serve m\n'
-    found = parse_script(script)
-    assert found is not None
-    assert found.environ == {"B": "1"}
-
-
-@pytest.mark.parametrize("text", ["", "A=1\n", "pip install vllm\n", "vllm 'serve m\n", "\0\n"])
-def test_a_script_that_does_not_start_vllm_has_no_command(text: str) -> None:
-    assert parse_script(text) is None
 
 
 @pytest.mark.parametrize(
@@ -202,3 +146,49 @@ def test_dotted_forms_of_file_and_command_make_one_connector() -> None:
     found = launch.with_config(in_file(name, "LMCacheConnectorV1"))
     assert found.transfer == {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
     assert found.origin("kv-transfer-config") == Origin("s.yaml", 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "doubt"),
+    [
+        ('--port "$PORT"', ""),
+        ("--port $PORT", "$PORT"),
+        ('"$MORE"', "$MORE"),
+        ("${MORE:-secret}", "$MORE"),
+        ('--port=1 "$MORE"', "$MORE"),
+        ('--enforce-eager "$MORE"', "$MORE"),
+        ("--config $CFG", ""),
+        ('--kv-transfer-config "$KV"', "the value of --kv-transfer-config"),
+        ('--kv_transfer_config="$KV"', "the value of --kv-transfer-config"),
+        ('--kv-transfer-config.kv_role "$X"', "the value of --kv-transfer-config"),
+        ('-O "$LEVEL"', "the value of --O"),
+        ("`cat options`", "what a command prints"),
+    ],
+)
+def test_options_that_are_put_together_are_not_taken_for_missing(options: str, doubt: str) -> None:
+    found = parse_launch(f"vllm serve m {options}")
+    assert found.doubt.partition(":")[0] == doubt
+    assert found.known is (doubt == "")
+    assert (found.transfer, found.problem) == ({}, "")
+    assert "secret" not in found.doubt
+
+
+def test_of_an_option_that_is_not_known_the_files_does_not_count() -> None:
+    launch = parse_launch('vllm serve m --kv-cache-dtype "$D" -tp "$N" --kv-transfer-config.a "$X"')
+    found = launch.with_config(
+        in_file(
+            "--kv-cache-dtype", "fp8", "--tensor-parallel-size", "2", "--seed", "1",
+            "--kv-transfer-config.kv_connector", "Own",
+        )
+    )  # fmt: skip
+    assert found.flags == {"seed": "1"}
+    assert found.transfer == {}
+
+
+def test_words_of_a_process_are_taken_as_they_are() -> None:
+    found = parse_words(["A=1", "vllm", "serve", "$m", "--tp", "2"])
+    assert (found.model, found.environ, found.known) == ("$m", {"A": "1"}, True)
+
+
+def test_a_folder_is_kept() -> None:
+    assert from_arguments([Argument("vllm"), Argument("serve")], {}, "/srv").folder == "/srv"

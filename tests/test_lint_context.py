@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kvpatch import key_history, rules
 from kvpatch.coercion import effective
-from kvpatch.launch import parse_launch
+from kvpatch.launch_script import parse_launch
 from kvpatch.lint_context import Context
 from kvpatch.rules import Finding, Fix, Level
 from kvpatch.serve_config import Origin, ServeConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from kvpatch import key_history, rules
-from kvpatch.launch import parse_launch
+from kvpatch.launch_script import parse_launch
 from kvpatch.lint import Linted, Surroundings, lint
 from kvpatch.rules import Finding, Level
 from kvpatch.serve_config import ServeConfig, converted
@@ -58,7 +58,8 @@ def test_launch_flags_that_keep_lmcache_out_are_errors() -> None:
     assert ids(run("", serve="vllm serve m")) == {"connector"}
     assert ids(run("", serve="vllm serve m --kv-transfer-config '{'")) == {"connector"}
     both = f"vllm serve m --kv-offloading-size 4 {LMCACHE % ''}"
-    assert ids(run("", serve=both)) == {"two-connectors"}
+    assert ids(run("", serve=both, vllm="0.32.0")) == {"two-connectors"}
+    assert only(run("", serve=both), rules.OFFLOADING).level is Level.NOTE
 
 
 def test_gpu_memory_that_does_not_leave_room_for_the_buffer_is_a_warning() -> None:
@@ -146,7 +147,7 @@ def test_findings_about_an_option_of_the_file_stand_at_its_line() -> None:
 def test_what_the_command_says_is_not_laid_to_the_file() -> None:
     other = RIGHT.replace("LMCacheConnectorV1", "Own")
     assert ids(started(other, LMCACHE % BARE)) == set()
-    own = """--kv-transfer-config '{"kv_connector": "Own"}'"""
+    own = """--kv-transfer-config '{"kv_connector": "Own", "kv_role": "kv_both"}'"""
     assert at(only(started(RIGHT, own), rules.CONNECTOR)) == ("launch", "", 0)
 
 
@@ -162,7 +163,10 @@ def test_of_a_file_that_was_not_read_nothing_is_taken_for_missing() -> None:
 
 def test_what_the_command_itself_says_is_judged_all_the_same() -> None:
     unread = ServeConfig("s.yaml", unread="why", todo="do it")
-    own = """--enable-prefix-caching --kv-transfer-config '{"kv_connector": "Own"}'"""
+    own = (
+        """--enable-prefix-caching --kv-transfer-config """
+        """'{"kv_connector": "Own", "kv_role": "kv_both"}'"""
+    )
     assert ids(started(unread, own)) == {"connector", "prefix-caching"}
     broken = "--kv-transfer-config '{'"
     assert "connector" in ids(started(unread, broken))
@@ -184,3 +188,153 @@ def test_dotted_forms_beside_json_leave_no_connector() -> None:
     dotted = "kv-transfer-config.kv_role: kv_both\nno-enable-prefix-caching: true\n"
     found = only(started(dotted, LMCACHE % BARE), rules.CONNECTOR)
     assert "takes its dotted forms alone" in found.message
+
+
+@pytest.mark.parametrize(
+    ("extra", "vllm", "found"),
+    [
+        (BARE, "0.32.0", []),
+        (', "kv_ip": "h"', "0.32.0", [Level.ERROR]),
+        (', "kv_ip": "h"', "0.31.0", []),
+        (', "typo": 1', None, [Level.WARNING]),
+    ],
+)
+def test_fields_that_the_release_does_not_have_are_told(
+    extra: str, vllm: str | None, found: list[Level]
+) -> None:
+    linted = run("", serve=f"vllm serve m {LMCACHE % extra}", vllm=vllm)
+    assert [one.level for one in linted.findings if one.rule is rules.CONNECTOR] == found
+
+
+def test_a_role_that_is_missing_stops_vllm() -> None:
+    serve = """vllm serve m --kv-transfer-config '{"kv_connector": "LMCacheConnectorV1"}'"""
+    assert "kv_role is missing" in only(run("", serve=serve), rules.CONNECTOR).message
+
+
+@pytest.mark.parametrize(
+    ("flags", "vllm", "levels"),
+    [
+        ("-O0", "0.32.0", []),
+        ("-O 0", "0.32.0", []),
+        ("-O=1", "0.12.0", []),
+        ("--optimization-level 0", "0.32.0", []),
+        ("-O2", "0.32.0", [Level.ERROR]),
+        ("-O0", "0.11.2", [Level.NOTE]),
+        ("-O0", None, [Level.NOTE]),
+        ("""-O0 -cc '{"cudagraph_mode": "FULL"}'""", "0.32.0", [Level.ERROR]),
+    ],
+)
+def test_an_optimization_level_chooses_the_graphs(
+    flags: str, vllm: str | None, levels: list[Level]
+) -> None:
+    serve = f"vllm serve m --no-enable-prefix-caching {flags} {LMCACHE % ''}"
+    linted = run(BLEND, serve=serve, vllm=vllm)
+    assert [one.level for one in linted.findings if one.rule is rules.GRAPHS] == levels
+
+
+MULTI = """--kv-transfer-config '{"kv_connector": "MultiConnector", "kv_role": "kv_both",
+"kv_connector_extra_config": {%s"connectors": [
+{"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_connector_extra_config": {%s}},
+{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both", "kv_connector_extra_config": {%s}}
+]}}'"""
+
+
+@pytest.mark.parametrize(
+    ("inside", "found"),
+    [
+        (('"use_layerwise": true, ', "", ""), {"cuda-graphs"}),
+        (("", '"use_layerwise": true', ""), {"cuda-graphs"}),
+        (("", "", '"use_layerwise": true'), set()),
+        (("", "", '"use_layerwise": "True"'), set()),
+        (("", "", '"use_layerwise": 0'), {"cuda-graphs"}),
+        (("", "", '"use_layerwise": 1, "lmcache.chunk_sizes": 1'), {"unknown-override"}),
+        (('"lmcache.chunk_sizes": 1, ', "", '"use_layerwise": 1'), set()),
+    ],
+)
+def test_each_connector_inside_of_multiconnector_has_its_own_settings(
+    inside: tuple[str, str, str], found: set[str]
+) -> None:
+    serve = f"vllm serve m --no-enable-prefix-caching {MULTI % inside}"
+    assert ids(run(BLEND, serve=serve, vllm="0.32.0")) == found
+
+
+def test_the_last_object_of_the_compilation_config_counts() -> None:
+    text = RIGHT.replace("  kv_connector_extra_config: {use_layerwise: true}\n", "")
+    text += "compilation-config.cudagraph_mode: NONE\n"
+    assert ids(started(text)) == set()
+    assert ids(started(text, "-cc.mode 3")) == {"cuda-graphs"}
+
+
+def test_dotted_forms_of_file_and_command_are_one() -> None:
+    dotted = (
+        "no-enable-prefix-caching: true\nkv-transfer-config.kv_connector: LMCacheConnectorV1\n"
+        "kv-transfer-config.kv_role: kv_both\n"
+        "kv-transfer-config.kv_connector_extra_config: '{\"use_layerwise\": true}'\n"
+    )
+    more = """--kv-transfer-config.kv_connector_extra_config '{"lmcache.chunk_size": 128}'"""
+    assert ids(started(dotted, more)) == set()
+
+
+@pytest.mark.parametrize("flag", ["--enforce-eager=true", "--no-enable-prefix-caching=1"])
+def test_a_switch_with_a_value_stops_vllm(flag: str) -> None:
+    assert "stops" in only(run("", serve=f"vllm serve m {flag}"), rules.SERVE_CONFIG).message
+
+
+def test_a_share_that_is_no_number_stops_vllm() -> None:
+    serve = f"vllm serve m {LMCACHE % ''} --gpu-memory-utilization %s"
+    assert "95%" in only(run("", serve=serve % "95%"), rules.SERVE_CONFIG).message
+    assert ids(run("", serve=serve % '"$SHARE"')) == set()
+
+
+def test_the_default_share_and_its_option_are_the_releases_own() -> None:
+    text = "gds_path: /mnt/a\ngds_buffer_size: 4096\n"
+    serve = f"vllm serve m {LMCACHE % ''}"
+    for vllm, share in (("0.19.1", "0.9 "), ("0.20.0", "0.92 ")):
+        assert f"is {share}" in only(run(text, serve=serve, vllm=vllm), rules.MEMORY).message
+    low = f"{serve} --device-memory-utilization 0.5"
+    assert not any(one.rule is rules.MEMORY for one in run(text, serve=low, vllm="0.31.0").findings)
+
+
+def test_a_reason_is_given_for_what_was_written_alone() -> None:
+    wrong = "kv-transfer-config: {kv-connector: LMCacheConnectorV1}\n"
+    found = only(started(f"no-enable-prefix-caching: true\n{wrong}", text=""), rules.CONNECTOR)
+    assert "names no kv_connector;" in found.message
+
+
+def test_text_of_a_value_is_on_one_line() -> None:
+    serve = r"""vllm serve m --kv-transfer-config
+'{"kv_connector": "x\nkvpatch: fine\u001b[31m", "kv_role": "kv_both",
+"kv_connector_extra_config": {"lmcache.a\nb": 1}}'"""
+    for found in run("", serve=serve, vllm="0.32.0").findings:
+        assert found.message.isprintable()
+
+
+def test_the_backend_of_offloading_alone_does_nothing() -> None:
+    flags = f"--kv-offloading-backend native {LMCACHE % ''}"
+    assert ids(run("", serve=f"vllm serve m {flags}", vllm="0.32.0")) == set()
+    assert ids(run("", serve=f"vllm serve m {flags}", vllm="0.13.0")) == {"two-connectors"}
+    size = "vllm serve m --kv-offloading-backend lmcache --kv-offloading-size 4"
+    assert ids(run("", serve=size, vllm="0.22.1")) == set()
+    assert ids(run("", serve=size, vllm="0.32.0")) == {"connector"}
+
+
+def test_a_switch_off_that_is_false_is_told_at_its_line() -> None:
+    text = RIGHT.replace("no-enable-prefix-caching: true", "no-enable-prefix-caching: false")
+    found = only(started(text), rules.PREFIX)
+    assert at(found) == ("launch", "s.yaml", 1)
+    assert "makes nothing of a switch that is false" in found.message
+
+
+def test_dotted_forms_do_not_make_settings_of_lmcache() -> None:
+    extra = "--kv-transfer-config.kv_connector_extra_config.lmcache.chunk_size 8"
+    dotted = "--kv-transfer-config.kv_connector LMCacheConnectorV1 --kv-transfer-config.kv_role"
+    found = only(run("", serve=f"vllm serve m {dotted} kv_both {extra}"), rules.OVERRIDE)
+    assert "does not find lmcache.chunk_size" in found.message
+
+
+def test_use_layerwise_of_lmcaches_own_class_is_not_asked_for() -> None:
+    module = BARE + ', "kv_connector_module_path": "lmcache.integration.vllm.x"'
+    serve = f"vllm serve m --no-enable-prefix-caching {LMCACHE % module}"
+    assert only(run(BLEND, serve=serve, vllm="0.32.0"), rules.GRAPHS).level is Level.WARNING
+    piecewise = f"""{serve} -cc '{{"cudagraph_mode": "PIECEWISE"}}'"""
+    assert not ids(run(BLEND, serve=piecewise, vllm="0.32.0"), Level.WARNING) & {"cuda-graphs"}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,7 +102,7 @@ def test_the_environment_of_a_file_and_the_command_count(file: Path, tmp_path: P
     env = tmp_path / "env"
     env.write_text(f"LMCACHE_CONFIG_FILE={file}\nLMCACHE_CHUNK_SIZE=64\n")
     connector = (
-        '{"kv_connector": "LMCacheConnectorV1",'
+        '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both",'
         ' "kv_connector_extra_config": {"lmcache.chunk_size": 128}}'
     )
     serve = f"vllm serve m --kv-transfer-config '{connector}'"
@@ -264,7 +266,9 @@ def test_a_script_is_followed_to_vllms_own_file(
 def test_a_finding_in_vllms_own_file_is_printed_and_logged_with_its_place(tmp_path: Path) -> None:
     config, serve = tmp_path / "lmcache.yaml", tmp_path / "serve.yaml"
     config.write_text("chunk_size: 256\n")
-    serve.write_text('port: 1\nkv-transfer-config: \'{"kv_connector": "Own"}\'\n')
+    serve.write_text(
+        'port: 1\nkv-transfer-config: \'{"kv_connector": "Own", "kv_role": "kv_both"}\'\n'
+    )
     arguments = (config, "--lmcache", "0.5.6", "--serve", f"vllm serve m --config {serve}")
     log = tmp_path / "log.sarif"
     code, out, _ = lint(*arguments, "--sarif", log)
@@ -276,3 +280,60 @@ def test_a_finding_in_vllms_own_file_is_printed_and_logged_with_its_place(tmp_pa
     assert place["region"]["startLine"] == 2
     (finding,) = json.loads(lint(*arguments, "--json")[1])["data"]["findings"]
     assert (finding["file"], finding["line"], finding["source"]) == (str(serve), 2, "launch")
+
+
+@pytest.mark.parametrize(
+    ("script", "rules"),
+    [
+        ('vllm serve m "$@"', {"LM059"}),
+        ("vllm serve m $MORE --config bad.yaml", {"LM059"}),
+        ("docker run IMAGE vllm serve m --config bad.yaml", {"LM058"}),
+        ("CFG=bad.yaml\nif x; then CFG=good.yaml; fi\nvllm serve m --config $CFG", {"LM058"}),
+        ("[ -d sub ] && cd sub\nvllm serve m --config bad.yaml", {"LM058"}),
+        ("CFG=bad.yaml;\nvllm serve m --config $CFG", {"LM052"}),
+    ],
+)
+def test_nothing_is_missing_where_not_all_of_a_script_is_known(
+    tmp_path: Path, script: str, rules: set[str]
+) -> None:
+    config = tmp_path / "lmcache.yaml"
+    config.write_text("chunk_size: 256\n")
+    (tmp_path / "bad.yaml").write_text("port: 1\n")
+    (tmp_path / "start.sh").write_text(f"{script}\n")
+    beside = ("--lmcache", "0.5.6", "--vllm", "0.32.0", "--serve", tmp_path / "start.sh", "--json")
+    code, out, _ = lint(config, *beside)
+    assert {one["rule"] for one in json.loads(out)["data"]["findings"]} == rules
+    assert code == ("LM052" in rules)
+
+
+def test_several_commands_that_start_vllm_are_told(tmp_path: Path, file: Path) -> None:
+    script = tmp_path / "start.sh"
+    script.write_text("if x; then\n  vllm serve a\nelse\n  vllm serve b\nfi\n")
+    _, _, err = lint(file, "--lmcache", "0.5.6", "--serve", script)
+    assert "2 commands of --serve start vLLM, in line 2, 4; only one in line 4" in err
+
+
+@pytest.mark.parametrize("name", ["lmcache.yaml", "{}/there/lmcache.yaml", "cur.yaml"])
+def test_the_file_of_a_process_is_meant_from_where_that_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    for folder, text in ((there, "chunk_size: 256\n"), (here, "chunk_sizes: 1\n")):
+        folder.mkdir()
+        (folder / "lmcache.yaml").write_text(text)
+        (folder / "cur.yaml").symlink_to(folder / "lmcache.yaml")
+    monkeypatch.chdir(here)
+    environ = {**os.environ, "LMCACHE_CONFIG_FILE": name.format(tmp_path)}
+    sleeps = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    with subprocess.Popen(sleeps, stdin=subprocess.PIPE, cwd=there, env=environ) as process:
+        more = ("--pid", process.pid, "--lmcache", "0.5.6", "--json")
+        alone = kvpatch("lint", *more)
+        same = kvpatch("lint", there / "lmcache.yaml", *more)
+        other = kvpatch("lint", here / "lmcache.yaml", *more)
+        (there / "lmcache.yaml").unlink()
+        gone = lint(*more)
+        process.communicate()
+    assert (alone.code, alone.data["file"]) == (0, str(there / Path(name).name))
+    assert same.code == 0
+    assert "LM060" in {one["rule"] for one in other.data["findings"]}
+    assert gone[0] == 4

@@ -12,7 +12,7 @@ from kvpatch.coercion import effective
 from kvpatch.curing import curable
 from kvpatch.env_format import variables
 from kvpatch.key_history import load
-from kvpatch.launch import parse_launch
+from kvpatch.launch_script import parse_launch
 from kvpatch.lint import Surroundings, lint
 from kvpatch.model_config import parse_model
 from kvpatch.outcome import ExitCode, KvpatchError

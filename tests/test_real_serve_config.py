@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kvpatch.launch import Launch, parse_launch
+from kvpatch.launch import Launch
+from kvpatch.launch_script import parse_launch
+from kvpatch.rules import Level
 from kvpatch.serve_file import Base, followed
+from kvpatch.transfer_fields import faults
 from packaging.version import Version
 from releases import vllm_releases
 from targets import target
@@ -22,6 +25,7 @@ OTHER = '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}'
 DOTTED = "kv-transfer-config.kv_connector: LMCacheConnectorV1\n"
 ROLE = "kv-transfer-config.kv_role: kv_both\n"
 LAYERWISE = "kv-transfer-config.kv_connector_extra_config.use_layerwise"
+EXTRA = "kv-transfer-config.kv_connector_extra_config"
 S = "serve m --config s.yaml"
 API = "--model=m --config s.yaml"
 REAL = Path(__file__).parent / "real_vllm_arguments.py"
@@ -81,6 +85,26 @@ CASES = [
     Case("switch off by its own name with underscores", "no_enable_prefix_caching: true\n"),
     Case("switch off twice", "no-enable-prefix-caching: false\n"),
     Case("list", "gpu-memory-utilization: [0.5]\nserved-model-name: []\n", since="0.10.2"),
+    Case("dotted objects", f"{DOTTED}{ROLE}{EXTRA}: '{{\"a\": {{\"b\": 1}}}}'\n",
+         f"{S} --{EXTRA} '{{\"a\": {{\"c\": 2}}}}' --{EXTRA} '{{\"d\": 3}}'", since="0.9.2"),
+    Case("dotted object behind a value", f"{DOTTED}{ROLE}{LAYERWISE}: 'true'\n",
+         f"{S} --{EXTRA} '{{\"lmcache.chunk_size\": 8}}'", since="0.9.2"),
+    Case("dotted lists", f"{DOTTED}{ROLE}{EXTRA}.x: '[1]'\n{EXTRA}.x+: b,c\n", since="0.10.1"),
+    Case("dotted list of YAML", f"{DOTTED}{ROLE}{EXTRA}.x: [a, b]\n", since="0.10.2"),
+    Case("dotted and too deep", f"{DOTTED}{ROLE}{EXTRA}.x: '{'[' * 100_000}'\n", since="0.9.2"),
+    Case("JSON and too deep", f"kv-transfer-config: '{'[' * 100_000}'\n"),
+    Case("switch with a text", 'no-enable-prefix-caching: "true"\n'),
+    Case("switch with a number", "enforce-eager: 1\n"),
+    Case("switch with nothing", "enable-prefix-caching:\n"),
+    Case("short name", "tp: 2\n"),
+    Case("key for anchors", f"x-kv: &k {J}\nkv-transfer-config: *k\n"),
+    Case("dashes in front", "--enforce-eager: true\n"),
+    Case("beginning of a name", f"kv-transfer: '{J}'\n"),
+    Case("beginning of a switch's name", "no-enable-prefix-cach: true\n"),
+    Case("beginning of a dotted name", (DOTTED + ROLE).replace("-config", ""), since="0.9.1"),
+    Case("number of too many digits", f"port: 0x{'f' * 4000}\n"),
+    Case("bool that is none", 'api-key: !!bool "x"\n'),
+    Case("merged keys", "<<: {enforce-eager: true}\ngpu-memory-utilization: 0.5\n"),
     Case("model", "model: /x/y\nenforce-eager: true\n", "serve --config s.yaml"),
     Case("model twice", "model: /x/y\n"),
     Case("no model", "port: 8001\n", "serve --config s.yaml"),
@@ -210,3 +234,46 @@ def test_the_real_command_makes_of_a_file_what_kvpatch_says(tmp_path: Path) -> N
         if mine != theirs:
             apart[case.name] = (mine, theirs)
     assert not apart, sorted(apart)
+
+
+ROLES_AND_FIELDS = [
+    {"kv_connector": "LMCacheConnectorV1"},
+    {"kv_connector": "LMCacheConnectorV1", "kv_role": "both"},
+    {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both", "kv_connector_extra_config": "x"},
+    {"kv_connector": 3, "kv_role": "kv_both"},
+    {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both", "kv-port": 1},
+    *(
+        {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both", **one}
+        for one in (
+            {"kv_port": 1},
+            {"kv_ip": "h"},
+            {"kv_rank": 1},
+            {"enable_permute_local_kv": True},
+            {"kv_load_failure_policy": "fail"},
+        )
+    ),
+    {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_consumer", "engine_id": "x"},
+]
+
+
+@pytest.mark.stack
+def test_the_real_command_stops_at_the_fields_at_which_kvpatch_says_so(tmp_path: Path) -> None:
+    asked = [
+        {"file": "s.yaml", "text": "port: 8001\n",
+         "arguments": ["serve", "m", "--kv-transfer-config", json.dumps(transfer)]}
+        for transfer in ROLES_AND_FIELDS
+    ]  # fmt: skip
+    ended = subprocess.run(
+        [target(), "-B", REAL],
+        input=json.dumps(asked),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    answer = json.loads(ended.stdout.splitlines()[-1])
+    vllm = Version(answer["vllm"])
+    for transfer, theirs in zip(ROLES_AND_FIELDS, answer["found"], strict=True):
+        stops = any(fault.level is Level.ERROR for fault in faults(transfer, vllm))
+        assert stops is (theirs is None), transfer

@@ -32,6 +32,7 @@ def test_every_rule_of_the_module_is_listed() -> None:
         ("a\nb", '"a\\nb"'),
         (5.0, "5.0"),
         ([1], "[1]"),
+        pytest.param(10**5000, "a number of too many digits", id="long"),
     ],
 )
 def test_a_value_is_shown_on_one_line(value: object, shown: str) -> None:

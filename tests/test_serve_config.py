@@ -186,3 +186,53 @@ def test_dotted_names_are_not_taken_before_0_9_1() -> None:
     text = "kv-transfer-config.kv_connector: X\n"
     assert "does not take" in told(made(text, "0.9.0"))
     assert words(made(text, "0.9.1")) == ["--kv-transfer-config.kv_connector", "X"]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('no-enable-prefix-caching: "true"', "a value of the switch"),
+        ("enforce-eager: 1", "a value of the switch"),
+        ("enforce_eager:", "a value of the switch"),
+        ("enforce-eager: [true]", "a value of the switch"),
+        ("no-enable-prefix-cach: x", "a value of the switch"),
+        ("cc: {cudagraph_mode: NONE}", "write compilation-config"),
+        ("cc.cudagraph_mode: NONE", "write compilation-config"),
+        ("x-kv: {a: 1}", "vLLM has no option --x-kv"),
+        ("max model len: 3", "vLLM has no option"),
+        ("--port: 3", "without dashes in front"),
+        ("tp: 2", "write tensor-parallel-size"),
+        ("O: 0", "write optimization-level"),
+        ("kv-transfer-config.x: [a, b]", "the first of a list"),
+        (f"seed: 0x{'f' * 4000}", "too many digits"),
+        (f"a: {{b: [0x{'f' * 4000}]}}", "too many digits"),
+        (f"a: [1, 0x{'f' * 4000}]", "too many digits"),
+        ('"a.\\x1b[31mb": true', "takes the word behind"),
+    ],
+)
+def test_vllm_stops_at_what_its_options_do_not_take(line: str, why: str) -> None:
+    message = told(made(f"{line}\n"))
+    assert why in message
+    assert message.isprintable()
+
+
+def test_before_0_10_2_a_list_is_one_word() -> None:
+    assert words(made("served-model-name: [a, b]\n", "0.10.1")) == [
+        "--served-model-name",
+        "['a', 'b']",
+    ]
+    assert "a value of the switch" in told(made("enforce-eager: []\n", "0.10.1"))
+
+
+def test_without_a_release_a_dotted_list_is_no_error() -> None:
+    (problem,) = made("kv-transfer-config.x: [a, b]\n", None).problems
+    assert not problem.certain
+
+
+def test_a_list_of_one_and_an_empty_one_are_taken() -> None:
+    assert made("kv-transfer-config.x: [a]\nenforce-eager: []\n").problems == ()
+
+
+@pytest.mark.parametrize("name", ["no-enable-prefix-caching", "no_enable_prefix_caching"])
+def test_a_switch_off_that_is_false_is_dropped(name: str) -> None:
+    assert set(made(f"{name}: false\n").dropped) == {"enable-prefix-caching"}

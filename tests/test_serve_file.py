@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -10,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kvpatch.launch import Launch, parse_launch, parse_script
+from kvpatch.launch import Launch
+from kvpatch.launch_script import parse_launch, parse_script
 from kvpatch.serve_config import ServeConfig
 from kvpatch.serve_file import Base, followed, of_process
 from kvpatch.yaml_source import MOST_BYTES
@@ -157,6 +159,40 @@ def test_a_process_reads_it_where_it_runs_and_keeps_what_was_there(tmp_path: Pat
         assert "restart vLLM" in config(late).todo
         assert not late.in_process
         os.utime(tmp_path / "s.yaml", (base.since, base.since))
+        early = replace(base, since=base.since - 60)
+        # By its time alone it is old; that it was put there is not.
+        assert "changed after vLLM was started" in config(followed(launch, NEWEST, early)).unread
         absolute = parse_launch(f"vllm serve m --config {tmp_path}/s.yaml")
         assert followed(absolute, NEWEST, base).in_process
         process.communicate()
+
+
+def test_a_link_of_a_process_is_followed_in_its_own_root(tmp_path: Path) -> None:
+    (tmp_path / "root/mnt").mkdir(parents=True)
+    (tmp_path / "root/mnt/real.yaml").write_text(TEXT)
+    (tmp_path / "root/cur.yaml").symlink_to("/mnt/real.yaml")
+    (tmp_path / "root/loop.yaml").symlink_to("loop.yaml")
+    base = Base((tmp_path / "root/mnt",), str(tmp_path / "root"))
+    for name in ("/cur.yaml", "../cur.yaml", "real.yaml"):
+        assert followed(parse_launch(f"vllm serve m --config {name}"), NEWEST, base).in_process
+    loop = followed(parse_launch("vllm serve m --config /loop.yaml"), NEWEST, base)
+    assert config(loop).unread == os.strerror(errno.ELOOP)
+
+
+def test_a_link_that_was_exchanged_since_is_not_what_runs(tmp_path: Path) -> None:
+    (tmp_path / "real.yaml").write_text(TEXT)
+    os.utime(tmp_path / "real.yaml", (1, 1))
+    (tmp_path / "cur.yaml").symlink_to("real.yaml")
+    after = (tmp_path / "real.yaml").stat().st_ctime + 1000
+    os.utime(tmp_path / "cur.yaml", (after, after), follow_symlinks=False)
+    launch = parse_launch(f"vllm serve m --config {tmp_path}/cur.yaml")
+    base = Base((tmp_path,), "", after - 500)
+    found = followed(launch, NEWEST, replace(base, root="/proc/self/root"))
+    assert "changed after vLLM was started" in config(found).unread
+
+
+def test_a_secret_of_any_length_is_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(f'api-key: !!int "{"sk-secret" * 12}"\n')
+    (problem,) = config(follow("s.yaml", tmp_path)).problems
+    assert "secret" not in problem.message
+    assert problem.origin.column == 10

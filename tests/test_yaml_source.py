@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 from kvpatch.outcome import ExitCode, KvpatchError
-from kvpatch.yaml_source import MOST_BYTES, parse_yaml, read_yaml
+from kvpatch.yaml_source import MOST_BYTES, parse_yaml, read_now, read_yaml
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{new}: &{new} [*{old},*{old},*{old},*{old},*{old},*{old},*{old},*{old},*{old}]\n"
@@ -106,3 +107,37 @@ def test_what_is_no_file_is_an_error_of_the_environment(tmp_path: Path) -> None:
             read_yaml(path)
         assert caught.value.exit_code is ExitCode.ENVIRONMENT
         assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "value",
+    ['!!bool "SECRETzz9"', '!!timestamp "SECRETzz9"', f'!!int "{"SECRETzz9" * 20}"', "2020-13-45"],
+)
+def test_a_value_that_its_tag_does_not_fit_is_told_at_its_place_and_not_shown(value: str) -> None:
+    (problem,) = parse_yaml(f"a: 1\nb: {value}\n").problems
+    assert (problem.kind, problem.line, problem.column) == ("syntax", 2, 4)
+    assert "can be made of the value" in problem.message
+    assert "SECRET" not in problem.message
+
+
+@pytest.mark.parametrize("text", [f"a: {'[' * 5000}", f"? 0x{'f' * 4000}\n: 1\n", "!!set {a: b}\n"])
+def test_what_python_can_not_hold_is_told(text: str) -> None:
+    assert [problem.kind for problem in parse_yaml(text).problems] == ["syntax"]
+
+
+def test_keys_that_are_merged_have_their_own_place() -> None:
+    found = parse_yaml("x: &b {p: 1, q: 2}\ny: &c {p: 3, r: 4}\n<<: [*b, *c]\nq: 5\n").entries
+    places = {name: (one.value, one.line, one.column) for name, one in found.items()}
+    assert places["p"] == (1, 1, 8)
+    assert places["q"] == (5, 4, 1)
+    assert places["r"] == (4, 2, 14)
+
+
+def test_a_file_that_has_nothing_to_read_by_now_is_an_error() -> None:
+    ours, theirs = os.pipe()
+    try:
+        with pytest.raises(OSError, match=os.strerror(errno.EAGAIN)):
+            read_now(f"/proc/self/fd/{ours}")
+    finally:
+        os.close(ours)
+        os.close(theirs)

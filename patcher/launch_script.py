@@ -1,0 +1,115 @@
+"""The command that starts vLLM, found in what a shell or systemd is given."""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from . import systemd_unit
+from .launch import Launch, from_arguments
+from .outcome import ExitCode, KvpatchError
+from .script_path import UNKNOWN
+from .serve_config import ServeConfig, named
+from .shell_builtins import target_of
+from .shell_expansion import expanded
+from .shell_run import calls
+from .shell_state import Call, State
+from .shell_words import Operator, Word, cut
+
+_CONFIG_FILE = "LMCACHE_CONFIG_FILE"
+_BROKEN = re.compile(r"\s*\\?\n\s*(?=--?[A-Za-z])")
+
+
+def parse_script(text: str, here: str = "") -> Launch | None:
+    """The command that starts vLLM in a shell script or a systemd unit, with what is set for it.
+
+    Of several it is the last one that runs in any case. What the script sources or computes is
+    not followed, but for ``here``, the folder it is in. None where no line starts vLLM.
+    """
+    text = text.replace("\r\n", "\n")
+    if systemd_unit.is_unit(text):
+        return _chosen(systemd_unit.calls(text))
+    return _chosen(calls(text, here))
+
+
+def parse_launch(text: str) -> Launch:
+    """Take a command apart, as it is typed; others may stand on the same line.
+
+    Raises:
+        KvpatchError: ``bad-command``, exit 2: a shell could not read it.
+    """
+    # A command that was copied in several lines may have lost what joins them.
+    text = _BROKEN.sub(" ", text.replace("\r\n", "\n"))
+    try:
+        tokens = list(cut(text))
+    except ValueError as error:
+        raise KvpatchError(
+            "bad-command",
+            f"the --serve command is not one that a shell reads: {error}",
+            "give it in one argument, as it is typed",
+            ExitCode.USAGE,
+        ) from None
+    found = _chosen(calls(text))
+    if found is not None:
+        return found
+    return _other(tokens)
+
+
+def _other(tokens: Sequence[Word | Operator]) -> Launch:
+    """A command that starts vLLM by another program, or only its options."""
+    commands: list[list[Word]] = [[]]
+    for token in tokens:
+        if isinstance(token, Word):
+            commands[-1].append(token)
+        else:
+            commands.append([])
+    with_flags = (one for one in commands if any(_text(word).startswith("--") for word in one))
+    words = next(with_flags, commands[0])
+    environ: dict[str, str] = {}
+    while words and (target_of(words[0]) or words[0].bare in ("env", "export")):
+        word = words.pop(0)
+        if target_of(word):
+            name, _, value = _text(word).partition("=")
+            environ[name] = value
+    given = [one for word in words for one in expanded(word, State())]
+    return from_arguments(given, environ)
+
+
+def _text(word: Word) -> str:
+    return "".join(piece.text for piece in word.pieces)
+
+
+def _chosen(found: Sequence[Call]) -> Launch | None:
+    if not found:
+        return None
+    chosen = next((call for call in reversed(found) if call.certain), found[-1])
+    others = {(call.line, call.arguments) for call in found}
+    others.discard((chosen.line, chosen.arguments))
+    lines = sorted(line for line, _ in others)
+    environ = _placed(chosen.environ, chosen.folder)
+    launch = from_arguments(chosen.arguments, environ, chosen.folder)
+    launch = replace(launch, lines=(*lines, chosen.line))
+    return _elsewhere(launch, chosen.elsewhere) if chosen.elsewhere else launch
+
+
+def _placed(environ: Mapping[str, str], folder: str | None) -> Mapping[str, str]:
+    """Variables with the name of LMCache's file as it is where kvpatch runs."""
+    name = environ.get(_CONFIG_FILE)
+    if name is None or folder is None or os.path.isabs(name):  # noqa: PTH117
+        return environ
+    if folder == UNKNOWN:
+        return {key: value for key, value in environ.items() if key != _CONFIG_FILE}
+    return {**environ, _CONFIG_FILE: os.path.join(folder, name)}  # noqa: PTH118
+
+
+def _elsewhere(launch: Launch, program: str) -> Launch:
+    """A launch whose files are not the ones that are seen here."""
+    name = named(launch.args)
+    if not isinstance(name, str):
+        return launch
+    why = f"{program} may start vLLM where other files are"
+    todo = "run kvpatch there, or check it with --serve 'vllm serve MODEL --config FILE'"
+    flags = {flag: value for flag, value in launch.flags.items() if flag != "config"}
+    return replace(launch, flags=flags, args=(), config=ServeConfig(name, unread=why, todo=todo))

@@ -1,0 +1,129 @@
+"""Commands of a shell that change its variables and its folder."""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from .script_path import UNKNOWN
+from .shell_expansion import expanded
+from .shell_state import Argument, State, below
+from .shell_syntax import Command, Function, Node
+from .shell_words import Piece, Word
+
+_LONGEST = 20_000
+_MOST_ITEMS = 1000
+"""A value that is made of itself has no end: so long one may be."""
+_SUCCEEDS = frozenset(
+    {"cd", "pushd", "popd", "export", "echo", "mkdir", "set", "source", ".", "true", ":", ""}
+    | {"readonly", "declare", "typeset", "local", "ulimit", "umask", "shopt"}
+)
+_TARGET = re.compile(r"([A-Za-z_]\w*)(\[.*?\])?(\+?)=", re.DOTALL)
+
+
+def target_of(word: Word) -> re.Match[str] | None:
+    """Name, index and plus sign of what a word assigns to; None where it assigns nothing."""
+    first = word.pieces[0] if word.pieces else Piece("")
+    return None if first.expands or first.quoted else _TARGET.match(first.text)
+
+
+def assign(word: Word, state: State) -> None:
+    """A variable or an array that is set; one that can't be read is not known from here on."""
+    target = target_of(word)
+    if target is None:
+        return
+    name, index, more = target[1], target[2], target[3]
+    old = state.variables.get(name)
+    if word.items is not None:
+        items = [one for item in word.items for one in expanded(item, state)]
+        state.forget(name)
+        known = all(one.single and not one.computed for one in items)
+        if known and not index and (not more or (old is not None and name in state.arrays)):
+            value = (*(old or () if more else ()), *(one.text for one in items))
+            if len(value) <= _MOST_ITEMS and sum(map(len, value)) <= _LONGEST:
+                state.variables[name] = value
+                state.arrays |= {name}
+        return
+    first = word.pieces[0].text[target.end() :]
+    if first.startswith("~/"):
+        first = os.path.expanduser(first)  # noqa: PTH111
+    pieces = (Piece(first, quoted=True), *(replace(one, quoted=True) for one in word.pieces[1:]))
+    (given, *others) = expanded(Word(pieces), state) or [Argument("")]
+    state.forget(name)
+    if others or given.computed or index or (more and (old is None or name in state.arrays)):
+        return
+    text = (old or ("",))[0] * bool(more) + given.text
+    if len(text) <= _LONGEST:
+        state.arrays -= {name}
+        state.variables[name] = (text,)
+
+
+def declare(head: str, words: Sequence[Word], state: State) -> None:
+    """Variables that are exported, or declared otherwise."""
+    options = "".join(word.bare for word in words if word.bare[:1] in ("-", "+"))
+    exports = head == "export" or "x" in options
+    for word in words:
+        target = target_of(word)
+        if target:
+            assign(word, state)
+            # Outside of a function, local is an error.
+            if set(options) & set("niluA") or (head == "local" and not state.functions_around):
+                state.forget(target[1])
+        elif head in ("declare", "typeset", "local"):
+            state.forget(word.bare)
+        name = target[1] if target else word.bare
+        if head in ("declare", "typeset", "local") and "g" not in options:
+            state.own.add(name)
+        if exports:
+            state.exported |= {name}
+
+
+def change(head: str, given: Sequence[Argument], state: State) -> None:
+    """Another folder, by cd, pushd or popd."""
+    if head == "popd":
+        state.folder = state.stack[-1] if state.stack and not given else UNKNOWN
+        state.stack = state.stack[:-1]
+        return
+    before = state.folder
+    rest = [one for one in given if one.text not in ("--", "-P", "-L", "-e")]
+    if not rest and head == "cd":
+        state.folder = os.path.expanduser("~")  # noqa: PTH111
+    elif not rest or rest[0].computed or rest[0].text[:1] in ("-", "+"):
+        state.folder = UNKNOWN
+    else:
+        target = os.path.expanduser(rest[0].text)  # noqa: PTH111
+        state.folder = below(state.folder, target) if target else state.folder
+    if head == "pushd":
+        state.stack = (*state.stack, before)
+
+
+def positional(given: Sequence[Argument] | None, state: State) -> None:
+    """Arguments that are set; None for some that are not known."""
+    state.forget("@")
+    if given is not None and all(one.single and not one.computed for one in given):
+        state.variables["@"] = tuple(one.text for one in given)
+
+
+def leave(head: str, state: State) -> None:
+    """The end of a script, a function or a loop's round; outside of these nothing ends."""
+    if head == "exit":
+        state.ended = True
+    elif state.functions_around if head == "return" else state.loops:
+        (state.returns if head == "return" else state.leaves).append(state.copy())
+        state.ended = True
+
+
+def succeeds(nodes: Sequence[Node]) -> bool:
+    """Whether what comes behind ``&&`` is taken to run."""
+    (node, *others) = nodes
+    if others or not isinstance(node, Command):
+        return isinstance(node, Function)
+    words = [word for word in node.words if not target_of(word)]
+    asks = any(piece.text[:2] in ("$(", "`") for word in node.words for piece in word.pieces)
+    return (words[0].bare in _SUCCEEDS) if words else not asks
+
+
+def _is_list(text: str) -> bool:
+    return text in ("$@", "${@}") or "[@]" in text or text.startswith("${@")

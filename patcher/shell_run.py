@@ -1,0 +1,288 @@
+"""A shell script run in thought: what is certain of variables and the folder at each command.
+
+What a branch, a loop or another program may have changed is not known from there on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from . import shell_syntax
+from .script_path import UNKNOWN
+from .shell_builtins import assign, change, declare, leave, positional, succeeds, target_of
+from .shell_expansion import expanded
+from .shell_state import Argument, Call, State, below, joined
+from .shell_syntax import Block, Chain, Command, Function, Kind, Node, parsed
+from .shell_words import Word
+from .wrapper import Start, start_of
+
+_SETS = re.compile(r"\$\{(\w+):?=")
+_DECLARES = frozenset({"export", "readonly", "declare", "typeset", "local"})
+_TAKES_NAMES = frozenset({"read", "mapfile", "readarray", "getopts", "unset", "let"})
+_DEEPEST = 12
+_UNCALLED = 200
+"""Functions that are looked into although nothing calls them."""
+_WORDS = 50_000
+"""Words of one command."""
+_INSIDE = 100
+"""Blocks and functions inside of each other."""
+_MOST = 100_000
+"""Commands that are looked at in one script."""
+
+
+def calls(text: str, here: str = "", variables: Mapping[str, str] | None = None) -> list[Call]:
+    """The commands of a script that start vLLM, in their order.
+
+    Args:
+        text: the script.
+        here: the folder that it is in; empty where it is not known.
+        variables: that are set before it runs.
+    """
+    run = _Run()
+    state = State({name: (value,) for name, value in (variables or {}).items()}, here=here)
+    run.sequence(parsed(text), state)
+    if not run.found:
+        # What is never called here may be called by what sources it.
+        for body in list(state.functions.values())[:_UNCALLED]:
+            later = state.copy()
+            later.certain, later.ended = False, False
+            run.sequence(body, later)
+    return run.found
+
+
+def calls_of(words: Sequence[Word], variables: Mapping[str, str], folder: str) -> list[Call]:
+    """The same of one command that no shell runs, with its variables and its folder."""
+    run = _Run()
+    state = State({name: (value,) for name, value in variables.items()}, folder=folder)
+    state.exported = frozenset(variables)
+    run.sequence((Chain((("", (Command(tuple(words)),)),)),), state)
+    return run.found
+
+
+class _Run:
+    def __init__(self) -> None:
+        self.found: list[Call] = []
+        self._left, self._deep = _MOST, 0
+
+    def sequence(self, chains: shell_syntax.Sequence, state: State) -> None:
+        """Run chains, and leave what is known behind them in the state."""
+        for chain in chains:
+            if state.ended:
+                return
+            if self._left <= 0:
+                state.lose()
+                return
+            self._chain(chain, state.copy() if chain.background else state)
+
+    def _chain(self, chain: Chain, state: State) -> None:
+        if len(chain.steps) == 1:
+            self._pipeline(chain.steps[0][1], state)
+            return
+        certain, before = state.certain, state.copy()
+        failed: list[State] = []
+        for operator, nodes in chain.steps:
+            if operator == "||":
+                other = joined(failed or [before])
+                other.certain = False
+                self._pipeline(nodes, other)
+                failed = [] if other.ended or succeeds(nodes) else [other.copy()]
+                ends = [one for one in (state, other) if not one.ended]
+                if ends:
+                    state.take(joined(ends))
+            elif not state.ended:
+                before = state.copy()
+                state.certain = certain and not failed
+                self._pipeline(nodes, state)
+                if not succeeds(nodes):
+                    failed.append(state.copy())
+        state.certain = certain
+        ends = [one for one in (state, *failed) if not one.ended]
+        if ends:
+            state.take(joined(ends))
+
+    def _pipeline(self, nodes: Sequence[Node], state: State) -> None:
+        for node in nodes:
+            self._node(node, state.copy() if len(nodes) > 1 else state)
+
+    def _node(self, node: Node, state: State) -> None:
+        self._left -= 1
+        self._deep += 1
+        if self._deep > _INSIDE:
+            state.lose()
+        elif isinstance(node, Command):
+            self._command(node, state)
+        elif isinstance(node, Function):
+            state.functions[node.name] = node.body
+        else:
+            self._block(node, state)
+        self._deep -= 1
+
+    def _block(self, block: Block, state: State) -> None:
+        if block.kind is Kind.SUBSHELL:
+            self.sequence(block.first, state.copy())
+            return
+        self.sequence(block.first, state)
+        if block.kind is Kind.GROUP or state.ended:
+            return
+        for name in block.names:
+            state.forget(name)
+        if block.kind is Kind.LOOP:
+            # What one round sets, the next one has.
+            found = len(self.found)
+            self._parts(block, state)
+            del self.found[found:]
+            state.ended = False
+        self._parts(block, state)
+
+    def _parts(self, block: Block, state: State) -> None:
+        leaves, loops = state.leaves, block.kind is Kind.LOOP
+        ends = [] if block.whole else [state.copy()]
+        if loops:
+            state.leaves = []
+        for part in block.parts:
+            within = state.copy()
+            within.certain = False
+            within.loops += loops
+            self.sequence(part, within)
+            if not within.ended:
+                ends.append(within)
+        if loops:
+            ends += state.leaves
+            state.leaves = leaves
+        if ends:
+            state.take(joined(ends))
+        else:
+            state.ended = True
+
+    def _command(self, command: Command, state: State) -> None:
+        words = list(command.words)
+        assigned: list[Word] = []
+        while words and target_of(words[0]):
+            assigned.append(words.pop(0))
+        for word in (*assigned, *words):
+            for piece in word.pieces:
+                sets = _SETS.match(piece.text) if piece.expands else None
+                if sets and not "".join(state.variables.get(sets[1], ())):
+                    state.forget(sets[1])
+        if not words:
+            for word in assigned:
+                assign(word, state)
+            return
+        head = words[0].bare
+        if head in ("builtin", "command") and len(words) > 1 and words[1].bare[:1] != "-":
+            words.pop(0)
+            head = words[0].bare
+        if head in _DECLARES:
+            declare(head, words[1:], state)
+            return
+        given: list[Argument] = []
+        for word in words:
+            given += expanded(word, state)
+            if len(given) > _WORDS:
+                state.lose()
+                return
+        if head in ("exit", "return", "break", "continue"):
+            leave(head, state)
+        elif head in ("cd", "pushd", "popd"):
+            change(head, given[1:], state)
+        elif head in _TAKES_NAMES or (head == "printf" and given[1:2] == [Argument("-v")]):
+            for one in given[1:]:
+                for name in re.findall(r"[A-Za-z_]\w*", one.text):
+                    state.forget(name)
+        elif head == "shift" or (head == "set" and "--" in [one.text for one in given]):
+            texts = [one.text for one in given]
+            rest = given[texts.index("--") + 1 :] if head == "set" else []
+            positional(rest if head == "set" else None, state)
+        elif head in state.functions and state.depth < _DEEPEST:
+            self._function(state.functions[head], given[1:], state)
+        else:
+            self._start(assigned, given, command.line, state)
+            state.ended = state.ended or (head == "exec" and len(words) > 1)
+
+    def _function(
+        self, body: shell_syntax.Sequence, given: Sequence[Argument], state: State
+    ) -> None:
+        before, returns, own = dict(state.variables), state.returns, state.own
+        state.returns, state.own = [], set()
+        state.depth += 1
+        state.functions_around += 1
+        loops, state.loops = state.loops, 0
+        positional(given, state)
+        self.sequence(body, state)
+        ends = [*([] if state.ended else [state]), *state.returns]
+        if ends:
+            state.take(joined(ends))
+            state.ended = False
+        for name in ("@", *state.own):
+            state.forget(name)
+            if name in before:
+                state.variables[name] = before[name]
+        state.returns, state.own, state.loops = returns, own, loops
+        state.functions_around -= 1
+        state.depth -= 1
+
+    def _start(
+        self, assigned: Sequence[Word], given: Sequence[Argument], line: int, state: State
+    ) -> None:
+        texts = [
+            "vllm" if _stands_for_vllm(one, *given[place + 1 : place + 2]) else one.text
+            for place, one in enumerate(given)
+        ]
+        if texts[:1] == ["eval"] and state.depth < _DEEPEST:
+            self._evaluate(given[1:], line, state)
+            return
+        start = start_of(texts)
+        if start is None:
+            return
+        within = state.copy()
+        for word in assigned:
+            assign(word, within)
+        front = given if start.at is None else given[: start.at]
+        odd = next((one for one in front if one.computed and not _is_program(one)), None)
+        elsewhere = state.elsewhere or start.elsewhere
+        if odd is not None and start.at is not None and not elsewhere:
+            elsewhere = odd.name or "what stands in front"
+        alone = start.elsewhere or start.clean
+        environ = {**({} if alone else within.environ), **start.assigned}
+        folder = below(state.folder, start.folder)
+        if start.at is None:
+            if state.depth < _DEEPEST:
+                inner = _inner(within, start, environ, elsewhere)
+                inner.line = state.line or line
+                inner.folder = UNKNOWN if start.elsewhere else folder
+                self.sequence(parsed(start.text), inner)
+            return
+        arguments = (Argument(texts[start.at]), *given[start.at + 1 :])
+        at = state.line or line
+        self.found.append(Call(arguments, environ, folder, at, state.certain, elsewhere))
+
+    def _evaluate(self, given: Sequence[Argument], line: int, state: State) -> None:
+        if any(one.computed for one in given):
+            state.lose()
+            return
+        depth, around = state.depth, state.line
+        state.depth, state.line = depth + 1, around or line
+        self.sequence(parsed(" ".join(one.text for one in given)), state)
+        state.depth, state.line = depth, around
+
+
+def _inner(state: State, start: Start, environ: Mapping[str, str], elsewhere: str) -> State:
+    """Where another shell begins: with what was exported to it."""
+    inner = state.copy()
+    names = frozenset() if start.elsewhere or start.clean else inner.exported
+    inner.variables = {name: state.variables[name] for name in names & set(state.variables)}
+    inner.outer, inner.elsewhere, inner.depth = environ, elsewhere, state.depth + 1
+    inner.functions, inner.stack = {}, ()
+    inner.loops = inner.functions_around = 0
+    return inner
+
+
+def _stands_for_vllm(one: Argument, *following: Argument) -> bool:
+    serves = bool(following) and following[0].text == "serve"
+    return one.computed and serves and "vllm" in one.text.lower()
+
+
+def _is_program(one: Argument) -> bool:
+    """Whether a word that is put together is a folder's program, and no command in front."""
+    return re.search(r"python|vllm|venv|/bin/|^\W*PY", one.text, re.IGNORECASE) is not None

@@ -1,0 +1,125 @@
+"""A systemd service: the command that it starts, with its variables and its folder."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+
+from .script_path import UNKNOWN
+from .shell_run import calls_of
+from .shell_state import Call
+from .shell_words import Piece, Word
+
+_SECTION = re.compile(r"^\[Service\]\s*$", re.MULTILINE)
+_HEADED = re.compile(r"(?:\s*(?:[#;].*)?\n)*\s*\[\w+\]")
+_BRACED = re.compile(r"\$\{\w+\}")
+_ALONE = re.compile(r"\$\w+")
+_SPECIFIER = re.compile(r"(?<!%)(?:%%)*%[A-Za-z]")
+_PREFIX = "-@:+!|"
+
+
+def is_unit(text: str) -> bool:
+    """Whether a text is a unit that systemd starts."""
+    return _HEADED.match(text) is not None and _SECTION.search(text) is not None
+
+
+def calls(text: str) -> list[Call]:
+    """The commands of a unit that start vLLM, in their order.
+
+    Where it names a file of variables, what that leaves of the others is not known.
+    """
+    environ: dict[str, str] = {}
+    folder, known = UNKNOWN, True
+    commands: list[tuple[int, str]] = []
+    for line, name, value in _settings(text):
+        if name == "Environment":
+            if not value:
+                environ.clear()
+            for word in _split(value):
+                key, _, setting = word.partition("=")
+                environ[key] = setting
+        elif name == "EnvironmentFile":
+            known = known and not value
+        elif name == "WorkingDirectory":
+            target = value.removeprefix("-")
+            folder = UNKNOWN if "%" in target or not target.startswith("/") else target
+        elif name == "ExecStart":
+            if not value:
+                commands.clear()
+            commands.append((line, value))
+    environ = {name: value for name, value in environ.items() if known and "%" not in value}
+    found: list[Call] = []
+    for line, value in commands:
+        for words in _commands(value, line):
+            found += calls_of(words, environ, folder)
+    return found
+
+
+def _settings(text: str) -> Iterator[tuple[int, str, str]]:
+    """Line, name and value of each setting of the service."""
+    section, held, start = "", "", 0
+    for number, row in enumerate(text.splitlines(), 1):
+        if row.lstrip().startswith(("#", ";")):
+            continue
+        start = start if held else number
+        held += row
+        if held.endswith("\\"):
+            held = held[:-1] + " "
+            continue
+        line, held = held.strip(), ""
+        if line.startswith("["):
+            section = line
+        elif section == "[Service]" and "=" in line:
+            name, _, value = line.partition("=")
+            yield start, name.strip(), value.strip()
+
+
+def _split(value: str) -> list[str]:
+    reader = shlex.shlex(value, posix=True)
+    reader.whitespace_split = True
+    reader.commenters = ""
+    try:
+        return list(reader)
+    except ValueError:
+        return []
+
+
+def _commands(value: str, line: int) -> Iterator[Sequence[Word]]:
+    words: list[Word] = []
+    renamed = False
+    for text in (*_split(value), ";"):
+        if text == ";":
+            if words:
+                yield words
+            words = []
+            continue
+        if not words:
+            prefix = text[: len(text) - len(text.lstrip(_PREFIX))]
+            words.append(Word(tuple(_pieces(text[len(prefix) :])), line))
+            renamed = "@" in prefix
+        elif renamed and len(words) == 1:
+            # The word behind is the name that the program is given.
+            renamed = False
+        else:
+            words.append(Word(tuple(_pieces(text)), line))
+
+
+def _pieces(text: str) -> Iterator[Piece]:
+    """systemd puts variables in by itself: one in braces stays one word, one alone is split."""
+    if _ALONE.fullmatch(text):
+        yield Piece(text, expands=True)
+        return
+    if _SPECIFIER.search(text):
+        yield Piece(f"${{{text}}}", expands=True, quoted=True)
+        return
+    at = 0
+    for found in _BRACED.finditer(text):
+        yield _plain(text[at : found.start()])
+        yield Piece(found[0], expands=True, quoted=True)
+        at = found.end()
+    yield _plain(text[at:])
+
+
+def _plain(text: str) -> Piece:
+    return Piece(text.replace("$$", "$").replace("%%", "%"), quoted=True)

@@ -1,0 +1,101 @@
+"""What vLLM's class KVTransferConfig takes, and stops at, by release.
+
+Read from ``config/kv_transfer.py``, before 0.10.2 from ``config.py``, of every release from 0.8.5
+to 0.33.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from packaging.version import Version
+
+from .kv_connector import children
+from .rules import Level, one_line, spelt
+
+ROLES = ("kv_producer", "kv_consumer", "kv_both")
+FIELDS: Mapping[str, tuple[Version | None, Version | None]] = {
+    "kv_connector": (None, None),
+    "kv_buffer_device": (None, None),
+    "kv_role": (None, None),
+    "kv_port": (None, None),
+    "kv_connector_extra_config": (None, None),
+    "engine_id": (Version("0.9.0"), None),
+    "kv_connector_module_path": (Version("0.9.0"), None),
+    "enable_permute_local_kv": (Version("0.11.1"), None),
+    "kv_load_failure_policy": (Version("0.13.0"), None),
+    "kv_buffer_size": (None, Version("0.32.0")),
+    "kv_rank": (None, Version("0.32.0")),
+    "kv_parallel_size": (None, Version("0.32.0")),
+    "kv_ip": (None, Version("0.32.0")),
+}
+"""Each with the release that brought it and the one that has it no longer."""
+FORBIDS = Version("0.16.0")
+"""From here on vLLM stops at a field that it does not have; before, most leave it unread."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with it; ``level`` is error where vLLM stops."""
+
+    message: str
+    level: Level = Level.ERROR
+
+
+def faults(transfer: Mapping[str, Any], vllm: Version | None, within: str = "") -> Iterator[Fault]:
+    """What vLLM stops at, or does not read, inside of MultiConnector too.
+
+    Args:
+        transfer: the connector's configuration; one without a connector is not looked at.
+        vllm: its release; None where it is not known.
+        within: names the connector inside another one.
+    """
+    name = transfer.get("kv_connector")
+    if name is None:
+        return
+    if not isinstance(name, str):
+        yield Fault(f"vLLM stops at kv_connector {spelt(name)}{within}: it is a name")
+        return
+    role = transfer.get("kv_role")
+    right = 'write "kv_role": "kv_both"'
+    if role is None:
+        yield Fault(f"vLLM stops: kv_role is missing{within}; {right}")
+    elif role not in ROLES:
+        yield Fault(f"vLLM stops at kv_role {spelt(role)}{within}; {right}")
+    extra = transfer.get("kv_connector_extra_config", {})
+    if not isinstance(extra, dict):
+        told = f"vLLM stops at kv_connector_extra_config {spelt(extra)}{within}"
+        yield Fault(f"{told}: it is an object")
+    for key in transfer:
+        yield from _unknown(str(key), vllm, within)
+    for place, one in children(transfer):
+        yield from faults(one, vllm, f" of the connector {place + 1} inside MultiConnector")
+
+
+def _unknown(key: str, vllm: Version | None, within: str) -> Iterator[Fault]:
+    since, until = FIELDS.get(key, (None, None))
+    if key in FIELDS and vllm is None:
+        if since is not None and since > Version("0.9.0"):
+            told = f"{key}{within} is a field from vLLM {since} on alone"
+            yield Fault(told, Level.NOTE)
+        elif until is not None:
+            yield Fault(f"{key}{within} is no field from vLLM {until} on", Level.NOTE)
+        return
+    if key in FIELDS and vllm is not None:
+        came = since is None or vllm >= since
+        if came and (until is None or vllm < until):
+            return
+    shown = one_line(key)
+    plain = key.replace("-", "_")
+    hint = f"; it is {plain}" if plain != key and plain in FIELDS else ""
+    hint = hint or "; leave it out"
+    if vllm is None:
+        told = f"vLLM has no field {shown}{within}, and stops at it from {FORBIDS} on"
+        yield Fault(f"{told}{hint}", Level.WARNING)
+    elif vllm >= FORBIDS:
+        yield Fault(f"vLLM {vllm} stops at {shown}{within}: it has no such field{hint}")
+    else:
+        told = f"vLLM {vllm} has no field {shown}{within}: it stops at it, or does not read it"
+        yield Fault(f"{told}{hint}", Level.WARNING)

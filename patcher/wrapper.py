@@ -1,0 +1,142 @@
+"""What stands in front of vLLM in a command: programs that start it elsewhere, or otherwise."""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .script_path import UNKNOWN, computed
+
+ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "ash"})
+_SAYING = frozenset(
+    {"alias", "cat", "complete", "echo", "git", "grep", "egrep", "fgrep", "info"}
+    | {"logger", "ls", "man", "pgrep", "pkill", "killall", "printf", "rg", "sed", "awk"}
+    | {"tee", "test", "trap", "type", "wall", "which", "whereis", "wc", "[", "[["}
+    | {"pip", "pip3", ":", "true", "false"}
+)
+_ELSEWHERE = frozenset(
+    {"apptainer", "buildah", "chroot", "ctr", "crictl", "docker", "docker-compose"}
+    | {"enroot", "flatpak", "kubectl", "lxc", "machinectl", "multipass", "nerdctl"}
+    | {"nsenter", "oc", "podman", "podman-compose", "pdsh", "rsh", "singularity", "ssh"}
+    | {"systemd-nspawn", "toolbox", "distrobox", "wsl"}
+)
+_PLAIN = frozenset(
+    {"exec", "nohup", "time", "sudo", "command", "builtin", "env", "xargs", "setsid"}
+)
+_RUNS_TEXT = frozenset(
+    {"eval", "screen", "ssh", "su", "runuser", "script", "tmux", "watch", "srun"}
+)
+_CHDIR = re.compile(r"--(?:chdir|directory|working-directory|cwd|workdir|work-dir)(?:=(.*))?")
+_INSIDE = re.compile(r"\bserve\b|vllm\.entrypoints\.")
+_HELP = re.compile(r"-h|-v|--version|--help(?:=.*)?")
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a command starts vLLM.
+
+    Attributes:
+        at: place of vLLM's program or module among the words; None where ``text`` starts it.
+        text: what another shell is given to run.
+        assigned: variables that the words in front set.
+        folder: where they change to; None where they do not.
+        elsewhere: the program that starts it where files have other names; empty for none.
+        clean: whether other variables do not reach it.
+    """
+
+    at: int | None
+    text: str = ""
+    assigned: Mapping[str, str] = field(default_factory=dict)
+    folder: str | None = None
+    elsewhere: str = ""
+    clean: bool = False
+
+
+def start_of(words: Sequence[str], *, texts: bool = True) -> Start | None:
+    """How words start vLLM; None where they do not.
+
+    Args:
+        words: of one command, without variables in front.
+        texts: whether a word is looked into that another shell runs.
+    """
+    at = _program(words)
+    front = words if at is None else words[:at]
+    names = [word.rpartition("/")[2] for word in front]
+    if _says(names):
+        return None
+    text = ""
+    if at is None:
+        text = _text(words, names) if texts else ""
+        if not text:
+            return None
+    elif any(_HELP.fullmatch(word) for word in words[at + 1 :]):
+        return None
+    elsewhere = next((name for name in names if name in _ELSEWHERE), "")
+    if "srun" in names and any(word.startswith("--container") for word in front):
+        elsewhere = "srun"
+    assigned = {} if elsewhere else dict(_assigned(front))
+    return Start(at, text, assigned, _folder(front, names), elsewhere, _clean(front, names))
+
+
+def _says(names: Sequence[str]) -> bool:
+    """Whether it is a command that only says something of vLLM."""
+    for name in names:
+        if name not in _PLAIN:
+            return name in _SAYING
+    return False
+
+
+def _clean(front: Sequence[str], names: Sequence[str]) -> bool:
+    if "env" in names and {"-i", "-", "--ignore-environment"} & set(front):
+        return True
+    keeps = any(re.match(r"-[A-Za-z]*E|--preserve-env", word) for word in front)
+    return "systemd-run" in names or ("sudo" in names and not keeps)
+
+
+def _program(words: Sequence[str]) -> int | None:
+    for place, word in enumerate(words):
+        if word.startswith("vllm.entrypoints."):
+            return place
+        if word.rpartition("/")[2] == "vllm" and words[place + 1 : place + 2] == ["serve"]:
+            return place
+    return None
+
+
+def _text(words: Sequence[str], names: Sequence[str]) -> str:
+    """What another shell runs, where that may start vLLM."""
+    for place, name in enumerate(names):
+        if name in SHELLS or name in ("su", "runuser", "script"):
+            for option, word in enumerate(words[place + 1 : -1], place + 1):
+                if re.fullmatch(r"-[A-Za-z]*c|--command", word):
+                    return words[option + 1] if _INSIDE.search(words[option + 1]) else ""
+        if name in _RUNS_TEXT:
+            return next((word for word in words[place + 1 :] if _runs(word)), "")
+    return ""
+
+
+def _runs(word: str) -> bool:
+    return " " in word.strip() and _INSIDE.search(word) is not None
+
+
+def _assigned(front: Sequence[str]) -> list[tuple[str, str]]:
+    parts = [word.partition("=") for word in front if ASSIGNMENT.match(word)]
+    return [(name, value) for name, _, value in parts if not computed(value)]
+
+
+def _folder(front: Sequence[str], names: Sequence[str]) -> str | None:
+    folder: str | None = UNKNOWN if "systemd-run" in names else None
+    if {"sudo", "su"} & set(names) and {"-", "-i", "-l", "--login"} & set(front):
+        folder = UNKNOWN
+    for place, word in enumerate(front):
+        found = _CHDIR.fullmatch(word)
+        short = (word.startswith("-C") and "env" in names) or (word == "-D" and "sudo" in names)
+        if not found and not short:
+            continue
+        target = (found[1] if found else word[2:]) or "".join(front[place + 1 : place + 2])
+        if computed(target) or not target:
+            return UNKNOWN
+        folder = os.path.join(folder or "", target)  # noqa: PTH118
+    return folder

@@ -1,0 +1,55 @@
+"""What --serve may be given: a command, a script, and things that are neither."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from kvpatch.outcome import ExitCode, KvpatchError
+from kvpatch.serve_option import launch_of, script_of
+
+
+def test_a_command_and_a_script_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "start.sh").write_text('DIR=$(dirname "$0")\nvllm serve "$DIR/m"\n')
+    assert launch_of("start.sh").model == f"{tmp_path}/m"
+    assert launch_of("vllm serve m").model == "m"
+    assert script_of("start.sh") == Path("start.sh")
+    assert script_of("vllm serve m") is None
+
+
+def test_of_a_link_the_folder_is_not_told(tmp_path: Path) -> None:
+    (tmp_path / "start.sh").write_text('vllm serve --config "$(dirname "$0")/s.yaml"\n')
+    (tmp_path / "link.sh").symlink_to("start.sh")
+    assert launch_of(str(tmp_path / "link.sh")).args[-1].startswith("$(")
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["VLLM_API_KEY=SECRET vllm serv m", "SECRET", "A=SECRET", "x" * 5000 + "SECRET", "\0SECRET"],
+)
+def test_words_that_start_nothing_are_not_repeated(given: str) -> None:
+    with pytest.raises(KvpatchError, match="no command that starts vLLM") as caught:
+        launch_of(given)
+    assert caught.value.exit_code is ExitCode.USAGE
+    assert "SECRET" not in str(caught.value) + caught.value.hint
+
+
+def test_only_the_beginning_of_a_file_is_read(tmp_path: Path) -> None:
+    large = tmp_path / "huge.yaml"
+    large.write_text("vllm serve m\n")
+    os.truncate(large, 1 << 40)
+    assert launch_of(str(large)).model == "m"
+
+
+@pytest.mark.parametrize("name", ["/proc/kmsg", "/dev/kmsg"])
+def test_a_file_that_waits_for_more_is_not_waited_for(name: str, tmp_path: Path) -> None:
+    if not Path(name).exists():
+        pytest.skip(f"there is no {name} here")
+    link = tmp_path / "link"
+    link.symlink_to(name)
+    with pytest.raises(KvpatchError):
+        launch_of(str(link))

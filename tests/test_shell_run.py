@@ -1,0 +1,208 @@
+"""Scripts against bash itself: what is told is what vLLM is given, and all else is left open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kvpatch.script_path import UNKNOWN
+from kvpatch.shell_run import calls, calls_of
+from kvpatch.shell_words import literal
+from shell_scripts import run_by_bash
+
+TOLD = [
+    "vllm serve --config good.yaml;",
+    "vllm serve --config good.yaml& wait",
+    "(cd sub && vllm serve --config good.yaml)",
+    "{ vllm serve --config good.yaml; }",
+    "for i in 1; do vllm serve --config good.yaml; done",
+    "serve_it() { exec vllm serve --config good.yaml; }\nserve_it",
+    "function serve_it {\n exec vllm serve --config $1\n}\nserve_it good.yaml",
+    "vllm serve --config good.yaml>/dev/null 2>&1 </dev/null",
+    "CFG=good.yaml; PORT=8000\nexec vllm serve --config $CFG --port $PORT",
+    "CFG=good.yaml; exec vllm serve --config $CFG",
+    "CFG=good; CFG=$CFG.yaml; A=(x); A=(\"${A[@]}\" y)\nvllm serve --config $CFG \"${A[@]}\"",
+    "CFG=good.yaml  # don't change it\nvllm serve --config $CFG",
+    "BASE=/x\nCFG=$BASE/s\nvllm serve --config ${CFG}/s.yaml",
+    'DIR="$(cd "$(dirname "${BASH_SOURCE[0]}")" &> /dev/null && pwd)"\ncd /\nvllm serve "$DIR/s"',
+    'ARGS=(--config good.yaml --port 8001); exec vllm serve "${ARGS[@]}"',
+    'ARGS=(\n  --config "a b.yaml" # the file\n)\nARGS+=(--port 1)\nvllm serve "${ARGS[@]}"',
+    'A="--config good.yaml"; A+=" --port 1"; exec vllm serve $A',
+    'A=""; vllm serve $A "$A" m',
+    "set -- --config good.yaml\nvllm serve m \"$@\"",
+    'CFG=a.yaml\nf() { local CFG=b.yaml; }\nf\nvllm serve --config "$CFG"',
+    "CFG=a.yaml\nf() { CFG=b.yaml; }\nf\nvllm serve --config $CFG",
+    "CFG=a.yaml\nf() { CFG=b.yaml; }\nvllm serve --config $CFG",
+    "CFG=a.yaml\n(CFG=b.yaml)\nCFG=c.yaml | true\nvllm serve --config $CFG",
+    "CFG=a.yaml\nCFG=b.yaml true\nvllm serve --config $CFG",
+    "CFG=good.yaml\nexport CFG\nvllm serve --config ${CFG:-bad.yaml}",
+    "if true; then CFG=a.yaml; else CFG=a.yaml; fi\nvllm serve --config $CFG",
+    'if [ -z "$HOME" ]; then CFG=a.yaml; exit 1; fi\nCFG=b.yaml\nvllm serve --config $CFG',
+    "cd sub\nvllm serve --config x.yaml",
+    "cd sub || exit 1\ncd .. ; vllm serve --config x.yaml",
+    "pushd /tmp\npopd\nvllm serve --config x.yaml",
+    "(\ncd sub\n)\nvllm serve --config x.yaml",
+    "f() {\ncd sub\n}\nvllm serve --config x.yaml",
+    "f() {\ncd sub\n}\nf\nvllm serve --config x.yaml",
+    "cd sub & vllm serve --config x.yaml",
+    "env -C sub vllm serve --config x.yaml",
+    "bash -c 'cd sub; exec vllm serve --config x.yaml'",
+    "export CFG=a.yaml\nsh -c 'exec vllm serve --config $CFG'",
+    "eval 'vllm serve --config x.yaml'",
+    "cd .   # don't move this\nvllm serve --config x.yaml",
+    "# was: vllm serve old \\\nvllm serve --config x.yaml",
+    "cat >/dev/null <<EOF\nvllm serve MODEL --config FILE\nDon't\nEOF\nvllm serve --config x.yaml",
+    "cat <<-'E' >/dev/null; A=1\n\tvllm serve b\n\tE\nvllm serve --config x.yaml --port $A",
+    "echo starting vllm serve with good.yaml\nvllm serve --config x.yaml",
+    "VLLM=vllm\n$VLLM serve --config x.yaml",
+    'exec "$(which vllm)" serve --config x.yaml',
+    "exec $(command -v vllm) serve --config x.yaml",
+    "vllm serve 'a\"b' \"c'd \\$x\" e\\ f $'g\\'h'",
+    "vllm serve m --json '{\"a\": \"$x\"}' && echo vllm serve other",
+    "case a in (b) echo b;; a|c) : ;; esac\nvllm serve m",
+    "[[ a < b && -n x || ( -n y ) ]] && true\nvllm serve m",
+    "for ((i = 0; i < 1; i++)); do true; done\nvllm serve m",
+    "((x = 1 << 2))\nvllm serve m",
+    "while read -r l; do CFG=$l; done < /dev/null\nCFG=a.yaml\nvllm serve --config $CFG",
+    "! false && vllm serve m --port 1",
+    "break\nreturn\nvllm serve m",
+    "f() { break; A=1; }\nfor i in 1; do f; vllm serve m; done",
+    "LMCACHE_CONFIG_FILE=/a.yaml vllm serve m",
+    "export LMCACHE_CONFIG_FILE=/a.yaml;\nvllm serve m",
+    "env LMCACHE_CONFIG_FILE=/a.yaml vllm serve m",
+    "vllm serve --config ~/x.yaml; exit\nvllm serve other",
+]  # fmt: skip
+"""Of these everything is known."""
+
+OPEN = [
+    'vllm serve --config "${CFG:-good.yaml}"',
+    "vllm serve --config ${1:-x.yaml}",
+    'vllm serve "$@"',
+    'vllm serve $EXTRA m',
+    'ARGS=(--port 1)\n[ -n "$HOME" ] && ARGS+=(--config x.yaml)\nvllm serve "${ARGS[@]}"',
+    'CFG=bad.yaml\nCFG="$HOME$D/good.yaml"\nvllm serve --config $CFG',
+    'CFG=bad.yaml\nCFG=$(echo good.yaml)\nvllm serve --config $CFG',
+    'CFG=bad.yaml\n[ -n "$PATH" ] && CFG=good.yaml\nvllm serve --config $CFG',
+    'CFG=bad.yaml\n[ -z "$PATH" ] || CFG=good.yaml\nvllm serve --config $CFG',
+    'CFG=bad.yaml\nif [ -n "$PATH" ]; then CFG=good.yaml; fi\nvllm serve --config $CFG',
+    "CFG=bad.yaml\ncase a in a) CFG=good.yaml;; esac\nvllm serve --config $CFG",
+    "CFG=bad.yaml\nfor CFG in good.yaml; do :; done\nvllm serve --config $CFG",
+    "CFG=bad.yaml\nwhile true; do CFG=good.yaml; break; done\nvllm serve --config $CFG",
+    "CFG=b.yaml\nwhile true; do CFG=g.yaml; true && break; CFG=b.yaml; done\nvllm serve $CFG",
+    "CFG=bad.yaml\nunset CFG\nvllm serve --config $CFG",
+    "CFG=bad.yaml\nread CFG <<< good.yaml\nvllm serve --config $CFG",
+    "CFG=bad.yaml\nprintf -v CFG good.yaml\nvllm serve --config $CFG",
+    "CFG=bad.yaml\nf() { if true; then CFG=a; return; fi; CFG=bad.yaml; }\nf\nvllm serve $CFG",
+    ": ${CFG:=good.yaml}\nvllm serve --config $CFG",
+    "CFG=good.yaml\nlocal CFG=bad.yaml\nvllm serve --config $CFG",
+    'X=CFG=good.yaml; eval "$X$Y"\nvllm serve --config $CFG',
+    "[ -d sub ] && cd sub\nvllm serve --config x.yaml",
+    "if [ -d sub ]; then cd sub; fi\nvllm serve --config x.yaml",
+    'cd "$(ls -d s*b)"\nvllm serve --config x.yaml',
+    "f() { [ -d sub ] && cd sub; }\nf\nvllm serve --config x.yaml",
+    "CFG=a.yaml\nbash -c 'vllm serve --config $CFG'",
+    'cd sub; DIR=$(dirname "$0")\nvllm serve --config "$DIR/x.yaml"',
+]  # fmt: skip
+"""Of these something can't be told."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "sub").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("script", TOLD)
+def test_what_is_known_is_what_bash_gives_vllm(
+    script: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(folder))
+    (found,) = calls(f"{script}\n", str(folder))
+    (started,) = run_by_bash(f"{script}\n", folder)
+    assert not any(one.computed for one in found.arguments)
+    texts = [str(Path(one.text).expanduser()) if one.text[:1] == "~" else one.text
+             for one in found.arguments]  # fmt: skip
+    assert tuple(texts[1:]) == started.args
+    assert found.folder != UNKNOWN
+    assert (folder / (found.folder or "")).resolve() == Path(started.folder).resolve()
+    if started.config_file != "unset":
+        assert found.environ["LMCACHE_CONFIG_FILE"] == started.config_file
+
+
+@pytest.mark.parametrize("script", OPEN)
+def test_what_is_not_certain_is_left_open(script: str, folder: Path) -> None:
+    # bash starts it, so the script is one that people could write.
+    assert run_by_bash(f"{script}\n", folder, "good.yaml")
+    (found,) = calls(f"{script}\n", str(folder))
+    assert found.folder == UNKNOWN or any(one.computed for one in found.arguments)
+
+
+@pytest.mark.parametrize(
+    ("script", "certain"),
+    [
+        ("vllm serve a", True),
+        ("cd sub && vllm serve a", True),
+        ("if true; then vllm serve a; fi", False),
+        ("true | vllm serve a", True),
+        ("test x && vllm serve a", False),
+        ("test x || vllm serve a", False),
+        ("while true; do vllm serve a; done", False),
+        ("f() { vllm serve a; }\nf", True),
+        ("f() { vllm serve a; }", False),
+    ],
+)
+def test_whether_it_runs_in_any_case_is_told(script: str, certain: bool) -> None:
+    (found,) = calls(script)
+    assert found.certain is certain
+
+
+def test_every_start_is_found_in_its_line() -> None:
+    script = "if x; then\n  vllm serve a\nelse\n  vllm serve b\nfi\nbash -c '\nvllm serve c'\n"
+    found = calls(script)
+    assert [(one.line, one.arguments[2].text) for one in found] == [(2, "a"), (4, "b"), (6, "c")]
+
+
+@pytest.mark.parametrize(
+    ("command", "elsewhere"),
+    [
+        ("docker run -v ./a:/b IMAGE vllm serve m", "docker"),
+        ("ssh host 'cd /x && vllm serve m'", "ssh"),
+        ("docker exec c bash -c 'vllm serve m'", "docker"),
+        ("$RUN vllm serve m", "$RUN"),
+        ("$PYTHON -m vllm.entrypoints.openai.api_server", ""),
+        ("nohup vllm serve m", ""),
+    ],
+)
+def test_a_start_in_a_container_or_on_another_machine_is_told(command: str, elsewhere: str) -> None:
+    (found,) = calls(f"export A=1\n{command}")
+    assert found.elsewhere == elsewhere
+    assert ("A" in found.environ) is (elsewhere in ("", "$RUN"))
+
+
+def test_a_command_that_no_shell_runs_has_its_folder_and_variables() -> None:
+    words = [literal(one) for one in ("/bin/sh", "-c", "vllm serve $A")]
+    (found,) = calls_of(words, {"A": "m"}, "/srv")
+    assert [one.text for one in found.arguments] == ["vllm", "serve", "m"]
+    assert (found.folder, found.environ) == ("/srv", {"A": "m"})
+
+
+WORDS = """vllm serve ; && || | & ( ) { } if then fi else case in esac ;; for do done while f() f
+$A ${A } $( ` ' " \\ <<E E < > # [[ ]] (( )) A= A=( cd eval bash -c return break exit $@ !"""
+BITS = st.sampled_from([*WORDS.split(), " ", "\n"])
+
+
+@given(st.lists(BITS, max_size=40))
+def test_no_text_is_too_odd(bits: list[str]) -> None:
+    text = "".join(bits) + " " + " ".join(bits)
+    assert isinstance(calls(text, "/here"), list)
+
+
+def test_functions_that_call_themselves_come_to_an_end() -> None:
+    assert calls("f() { f; f; f; }\nf\n") == []
+    nested = "while x; do " * 90 + "vllm serve a;" + " done;" * 90
+    assert all(one.line == 1 for one in calls(nested))
+    deep = [f"f{n}() {{ {'{ ' * 80} A=1; f{n + 1}; {'}; ' * 80} }}" for n in range(12)]
+    (found,) = calls("A=2\n" + "\n".join(deep) + "\nf0\nvllm serve $A\n")
+    assert found.arguments[-1].computed

@@ -1,0 +1,76 @@
+"""Units as systemd reads them (systemd.service(5), systemd.exec(5))."""
+
+from __future__ import annotations
+
+import pytest
+from kvpatch.script_path import UNKNOWN
+from kvpatch.systemd_unit import calls, is_unit
+
+UNIT = """# Don't remove this.
+[Unit]
+Description=Don't panic
+[Service]
+Environment=CFG=x.yaml "WORDS=--port 1"
+Environment='TWO=a b'
+WorkingDirectory=/srv
+ExecStartPre=/bin/echo vllm serve other
+ExecStart={start}
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def test_a_unit_is_known_by_its_sections() -> None:
+    assert is_unit(UNIT)
+    assert not is_unit("cat > a.service <<E\n[Service]\nE\nvllm serve m\n")
+    assert not is_unit("[ -f x ] && vllm serve m\n")
+
+
+@pytest.mark.parametrize(
+    ("start", "args"),
+    [
+        ("/v/bin/vllm serve --config x.yaml", ["--config", "x.yaml"]),
+        ("-/v/bin/vllm serve \\\n  # a comment\n  --config x.yaml", ["--config", "x.yaml"]),
+        ("@/v/bin/vllm name serve m", ["m"]),
+        ("!!:/v/bin/vllm serve m", ["m"]),
+        ("/usr/bin/env A=1 vllm serve m", ["m"]),
+        ("vllm serve ${CFG} $WORDS ${TWO} a$CFG", ["x.yaml", "--port", "1", "a b", "a$CFG"]),
+        ("vllm serve a$$b 50%%", ["a$b", "50%"]),
+        ("/bin/echo ; vllm serve m", ["m"]),
+        ("/bin/bash -lc 'exec vllm serve $CFG'", ["x.yaml"]),
+        ("vllm serve a;b & c", ["a;b", "&", "c"]),
+    ],
+)
+def test_its_command_has_no_shell(start: str, args: list[str]) -> None:
+    (found,) = calls(UNIT.format(start=start))
+    texts = [one.text for one in found.arguments]
+    assert texts[texts.index("serve") + 1 :] == args
+    assert not any(one.computed for one in found.arguments)
+    assert (found.folder, found.line, found.certain) == ("/srv", 9, True)
+    assert found.environ["TWO"] == "a b"
+
+
+@pytest.mark.parametrize(
+    "more",
+    ["WorkingDirectory=~", "WorkingDirectory=%h/x", "WorkingDirectory=\nWorkingDirectory=rel"],
+)
+def test_a_folder_that_hangs_on_the_user_is_not_told(more: str) -> None:
+    (found,) = calls(f"[Service]\n{more}\nExecStart=vllm serve m\n")
+    assert found.folder == UNKNOWN
+
+
+def test_a_file_of_variables_may_change_all_of_them() -> None:
+    text = UNIT.format(start="vllm serve --config ${CFG}\nEnvironmentFile=-/etc/x")
+    (found,) = calls(text)
+    assert found.environ == {}
+    assert [one.computed for one in found.arguments] == [False, False, False, True]
+
+
+def test_a_specifier_is_not_a_name() -> None:
+    (found,) = calls("[Service]\nExecStart=vllm serve --config %h/x.yaml\n")
+    assert found.arguments[-1].computed
+
+
+def test_an_empty_command_takes_back_those_before() -> None:
+    text = "[Service]\nExecStart=vllm serve a\nExecStart=\nExecStart=vllm serve b\n"
+    assert [one.arguments[-1].text for one in calls(text)] == ["b"]

@@ -1,0 +1,83 @@
+"""Programs in front of vLLM."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from kvpatch.script_path import UNKNOWN
+from kvpatch.wrapper import start_of
+
+
+@pytest.mark.parametrize(
+    ("command", "at"),
+    [
+        ("vllm serve m", 0),
+        ("nohup /opt/bin/vllm serve m", 1),
+        ("python -m vllm.entrypoints.openai.api_server", 2),
+        ("timeout 5 uv run vllm serve m", 4),
+        ("echo vllm serve m", None),
+        ("sudo pgrep -f vllm serve", None),
+        ("vllm serve --help", None),
+        ("vllm serve m --help=all", None),
+        ("vllm serve m -h", None),
+        ("vllm bench serve", None),
+        ("trap 'vllm serve m' EXIT", None),
+        ("git commit -m 'vllm serve m'", None),
+    ],
+)
+def test_where_vllm_stands(command: str, at: int | None) -> None:
+    found = start_of(shlex.split(command))
+    assert (None if found is None else found.at) == at
+    assert (found is None) is (at is None)
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "elsewhere"),
+    [
+        ("bash -lc 'vllm serve m'", "vllm serve m", ""),
+        ("bash -e -c 'vllm serve m' x", "vllm serve m", ""),
+        ("su - x -c 'vllm serve m'", "vllm serve m", ""),
+        ("tmux new -d 'vllm serve m'", "vllm serve m", ""),
+        ("ssh h 'vllm serve m'", "vllm serve m", "ssh"),
+        ("kubectl exec p -- sh -c 'vllm serve m'", "vllm serve m", "kubectl"),
+        ("srun --container-image=i bash -c 'vllm serve m'", "vllm serve m", "srun"),
+    ],
+)
+def test_a_shells_text_is_found(command: str, text: str, elsewhere: str) -> None:
+    found = start_of(shlex.split(command))
+    assert found is not None
+    assert (found.at, found.text, found.elsewhere) == (None, text, elsewhere)
+    assert start_of(shlex.split(command), texts=False) is None
+
+
+@pytest.mark.parametrize(
+    ("front", "folder"),
+    [
+        ("env -C sub", "sub"),
+        ("env --chdir=sub", "sub"),
+        ("env -Csub A=1", "sub"),
+        ("sudo -D /srv", "/srv"),
+        ("uv run --directory sub", "sub"),
+        ("systemd-run --working-directory=/srv", UNKNOWN + "/srv"),
+        ("systemd-run --user", UNKNOWN),
+        ("sudo -i", UNKNOWN),
+        ("env --chdir=$X", UNKNOWN),
+        ("nohup", None),
+        ("docker compose exec -T x", None),
+    ],
+)
+def test_the_folder_in_which_it_starts(front: str, folder: str | None) -> None:
+    found = start_of([*front.split(), "vllm", "serve"])
+    assert found is not None
+    assert found.folder == folder
+
+
+def test_variables_in_front_do_not_reach_a_container() -> None:
+    here, there = (
+        start_of(["env", "A=1", "vllm", "serve"]),
+        start_of(["docker", "-e", "A=1", "vllm", "serve"]),
+    )
+    assert here is not None
+    assert there is not None
+    assert (here.assigned, there.assigned) == ({"A": "1"}, {})
