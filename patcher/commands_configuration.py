@@ -67,7 +67,7 @@ def profile(disk: Any, /, name: str, as_json: bool, **rest: Any) -> None:
 @click.option(
     "--pid", type=click.IntRange(min=1), help="Take variables and command of that process."
 )
-@click.option("--serve", metavar="COMMAND", help="The command that starts vLLM, or a script.")
+@click.option("--serve", metavar="COMMAND", help="How vLLM is started: command, script or unit.")
 @click.option("--fix", is_flag=True, help="Mend what is certain; comments and order stay.")
 @click.option("--sarif", type=click.Path(path_type=Path), help="Write the findings there, too.")
 @options.target

@@ -17,7 +17,7 @@ _LONGEST = 20_000
 _MOST_ITEMS = 1000
 """A value that is made of itself has no end: so long one may be."""
 _SUCCEEDS = frozenset(
-    {"cd", "pushd", "popd", "export", "echo", "mkdir", "set", "source", ".", "true", ":", ""}
+    {"cd", "export", "echo", "mkdir", "set", "source", ".", "true", ":", ""}
     | {"readonly", "declare", "typeset", "local", "ulimit", "umask", "shopt"}
 )
 _TARGET = re.compile(r"([A-Za-z_]\w*)(\[.*?\])?(\+?)=", re.DOTALL)

@@ -77,6 +77,7 @@ TOLD = [
 """Of these everything is known."""
 
 OPEN = [
+    "popd && exit\nvllm serve m",
     'vllm serve --config "${CFG:-good.yaml}"',
     "vllm serve --config ${1:-x.yaml}",
     'vllm serve "$@"',
