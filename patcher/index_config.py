@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import configparser
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from . import uv_config
+from . import pip_config, uv_config
 from .outcome import ExitCode, KvpatchError
 from .trusted import TrustedHosts, of_pip, of_uv
 
@@ -43,16 +41,17 @@ def configured(environ: Mapping[str, str] | None = None) -> Index:
             value = rest
         if value:
             return _index(value, name.partition("_")[0].lower())
-    if value := _in_pip_files(given, "index-url"):
+    pip = pip_config.read(given)
+    if value := pip.value("index-url"):
         return _index(value)
     files = uv_config.read(given)
     if files.index:
         return _index(files.index, "uv")
     # Neither names one: who names further places rules, else who trusts hosts; pip before uv.
-    pips = any(_pip_texts(given, option) for option in ("extra-index-url", "find-links"))
+    pips = any(pip.value(option) for option in ("extra-index-url", "find-links"))
     uvs = bool(files.extra or files.links)
     if not pips and not uvs:
-        pips = bool(_pip_texts(given, "trusted-host"))
+        pips = bool(pip.value("trusted-host"))
         uvs = bool(_insecure_texts(given, files))
     return Index(None, None, "uv" if uvs and not pips else "pip")
 
@@ -106,9 +105,8 @@ def certificates(index: Index, environ: Mapping[str, str] | None = None) -> Cert
     shared = given.get("SSL_CERT_FILE") or given.get("SSL_CERT_DIR")
     if index.tool == "uv":
         return Certificates(_path(shared), _path(given.get("SSL_CLIENT_CERT")))
-    named = given.get("PIP_CERT") or _in_pip_files(given, "cert") or shared
-    own = given.get("PIP_CLIENT_CERT") or _in_pip_files(given, "client-cert")
-    return Certificates(_path(named), _path(own))
+    pip = pip_config.read(given)
+    return Certificates(_path(pip.value("cert") or shared), _path(pip.value("client-cert")))
 
 
 def trusted(index: Index, environ: Mapping[str, str] | None = None) -> TrustedHosts:
@@ -116,7 +114,9 @@ def trusted(index: Index, environ: Mapping[str, str] | None = None) -> TrustedHo
     given = os.environ if environ is None else environ
     if index.tool == "uv":
         return of_uv(_insecure_texts(given, uv_config.read(given)))
-    return of_pip(_pip_texts(given, "trusted-host"))
+    pip = pip_config.read(given)
+    # With a file that it can't read pip does not start: nobody is trusted by what is left.
+    return of_pip([] if pip.broken else pip.values("trusted-host"))
 
 
 def refuse_plain(index: Index, environ: Mapping[str, str] | None = None) -> None:
@@ -150,44 +150,18 @@ def _extra_texts(environ: Mapping[str, str], tool: str) -> list[str]:
             for label, equals, rest in named
         ]
         return [*told, *uv_config.read(environ).extra]
-    return _pip_texts(environ, "extra-index-url")
+    return pip_config.read(environ).values("extra-index-url")
 
 
 def _link_texts(environ: Mapping[str, str], tool: str) -> list[str]:
     if tool == "uv":
         told = [text for text in environ.get("UV_FIND_LINKS", "").split(",") if text]
         return [*told, *uv_config.read(environ).links]
-    return _pip_texts(environ, "find-links")
+    return pip_config.read(environ).values("find-links")
 
 
 def _insecure_texts(environ: Mapping[str, str], files: uv_config.UvFiles) -> list[str]:
     return [*environ.get("UV_INSECURE_HOST", "").split(), *files.insecure]
-
-
-def _pip_texts(environ: Mapping[str, str], option: str) -> list[str]:
-    """What pip is given for an option that may have many values."""
-    variable = f"PIP_{option.upper().replace('-', '_')}"
-    return (environ.get(variable, "") or _in_pip_files(environ, option)).split()
-
-
-def _in_pip_files(environ: Mapping[str, str], option: str) -> str:
-    """An option of the first of pip's files that has it; empty where none has.
-
-    What is for ``pip install`` goes before what is for all of pip, whichever files they are in.
-    """
-    found = []
-    for path in _pip_files(environ):
-        parser = configparser.RawConfigParser()
-        try:
-            parser.read_string(path.read_text("utf-8"))
-        except (OSError, UnicodeDecodeError, configparser.Error):
-            continue
-        found.append(parser)
-    for section in ("install", "global"):
-        for parser in found:
-            if value := parser.get(section, option, fallback="").strip():
-                return value
-    return ""
 
 
 def _index(url: str, tool: str = "pip") -> Index:
@@ -197,18 +171,3 @@ def _index(url: str, tool: str = "pip") -> Index:
     _, _, host = parts.netloc.rpartition("@")
     login = (unquote(parts.username or ""), unquote(parts.password or ""))
     return Index(urlunsplit(parts._replace(netloc=host)), login, tool)
-
-
-def _pip_files(environ: Mapping[str, str]) -> list[Path]:
-    """pip's configuration files, the one that rules first."""
-    home = Path(environ.get("HOME") or Path.home())
-    config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
-    shared = (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(os.pathsep)
-    files = [Path(environ.get("VIRTUAL_ENV") or sys.prefix) / "pip.conf"]
-    files += [config / "pip" / "pip.conf", home / ".pip" / "pip.conf"]
-    files += [Path(folder) / "pip" / "pip.conf" for folder in shared if folder]
-    files.append(Path("/etc/pip.conf"))
-    named = environ.get("PIP_CONFIG_FILE")
-    if named == os.devnull:
-        return []
-    return [Path(named), *files] if named else files

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from kvpatch import index_config
+from kvpatch import pip_config
 from kvpatch.connection import connection
 from kvpatch.index import releases
 from kvpatch.index_config import Certificates, Index, certificates, configured, extras
@@ -117,7 +117,7 @@ def test_certificates_are_those_of_the_tool_that_named_the_index(
 ) -> None:
     (tmp_path / "pip.conf").write_text(f"[global]\n{config}\n")
     # Not those of the host that the test runs on.
-    monkeypatch.setattr(index_config, "_pip_files", lambda _: [tmp_path / "pip.conf"])
+    monkeypatch.setattr(pip_config, "files", lambda _: [tmp_path / "pip.conf"])
     expected = authorities and str(Path(authorities).expanduser())
     assert certificates(configured(environ), environ) == Certificates(expected, own)
 

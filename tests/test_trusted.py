@@ -45,6 +45,12 @@ def ask_pip(folder: Path) -> None:
     subprocess.run(command, cwd=folder, capture_output=True, check=False)
 
 
+def ask_pip_to_install(folder: Path) -> None:
+    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--retries", "0"]
+    command += ["--dry-run", "--target", str(folder / "target"), "demo"]
+    subprocess.run(command, cwd=folder, capture_output=True, check=False)
+
+
 def ask_uv(folder: Path) -> None:
     command = [sys.executable, "-m", "uv", "pip", "install", "--no-cache", "--dry-run", "demo"]
     target = ["--target", str(folder / "target")]
@@ -153,14 +159,91 @@ def test_real_pip_reads_them_from_the_same_sections(
     if section == "global":
         config.write_text(f"[global]\nindex-url = {web.url}/simple/\ntrusted-host = 127.0.0.1\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(config))
-
-    def ask_pip_to_install() -> None:
-        command = [sys.executable, "-m", "pip", "install", "--no-deps", "--retries", "0"]
-        command += ["--dry-run", "--target", str(tmp_path / "target"), "demo"]
-        subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
-
-    assert reached(web, ask_pip_to_install)
+    assert reached(web, lambda: ask_pip_to_install(tmp_path))
     assert reached(web, ask_kvpatch)
+
+
+TRUSTS, TRUSTS_NOT, OTHER = "trusted-host = 127.0.0.1", "trusted-host =", "trusted-host = a.invalid"
+USER, OLD_USER, FIRST, SECOND, NAMED = (
+    "config/pip/pip.conf",
+    ".pip/pip.conf",
+    "a/pip/pip.conf",
+    "b/pip/pip.conf",
+    "named.conf",
+)
+
+
+@pytest.mark.installers
+@pytest.mark.parametrize(
+    ("config", "named", "taken"),
+    [
+        ({USER: TRUSTS}, False, True),
+        ({USER: TRUSTS, NAMED: ""}, True, False),
+        ({USER: TRUSTS}, True, True),
+        ({USER: TRUSTS_NOT, FIRST: TRUSTS}, False, False),
+        ({USER: OTHER, FIRST: TRUSTS, NAMED: ""}, True, True),
+        ({FIRST: TRUSTS, NAMED: TRUSTS_NOT}, True, False),
+        ({FIRST: TRUSTS, SECOND: OTHER}, False, False),
+        ({FIRST: OTHER, SECOND: TRUSTS}, False, True),
+        ({FIRST: TRUSTS, SECOND: TRUSTS_NOT}, False, False),
+        ({OLD_USER: TRUSTS, USER: OTHER}, False, False),
+        ({OLD_USER: OTHER, USER: TRUSTS}, False, True),
+        ({USER: TRUSTS, FIRST: "nonsense"}, False, False),
+        ({USER: f"{TRUSTS_NOT}\n[download]\n{TRUSTS}"}, False, False),
+        ({USER: f"{TRUSTS}\n[install]\n{TRUSTS_NOT}"}, False, True),
+        ({FIRST: f"[install]\n{TRUSTS}", USER: f"[install]\n{TRUSTS_NOT}"}, False, False),
+        ({FIRST: f"[install]\n{OTHER}", USER: TRUSTS}, False, False),
+        ({USER: "trusted_host = 127.0.0.1"}, False, True),
+        ({USER: "--trusted-host = 127.0.0.1"}, False, True),
+        ({USER: "Trusted_Host: 127.0.0.1"}, False, True),
+        ({USER: f"{TRUSTS}\ntrusted_host = a.invalid"}, False, False),
+        ({USER: "[GLOBAL]\n" + TRUSTS}, False, False),
+    ],
+)
+def test_real_pip_reads_them_from_the_same_files_in_the_same_order(
+    web: Web,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    config: dict[str, str],
+    named: bool,
+    taken: bool,
+) -> None:
+    monkeypatch.delenv("PIP_CONFIG_FILE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_DIRS", f"{tmp_path / 'a'}:{tmp_path / 'b'}")
+    monkeypatch.setenv("PIP_INDEX_URL", f"{web.url}/simple/")
+    if named:
+        monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / NAMED))
+    for place, text in config.items():
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text(f"[global]\n{text}\n")
+    assert reached(web, lambda: ask_pip_to_install(tmp_path)) is taken
+    assert reached(web, ask_kvpatch) is taken
+
+
+@pytest.mark.installers
+@pytest.mark.parametrize(
+    ("variables", "taken"),
+    [
+        ({"PIP_TRUSTED_HOST": ""}, True),
+        ({"PIP_TRUSTED_HOST": " "}, False),
+        ({"PIP_TRUSTED_HOST": "a.invalid", "PIP_trusted_host": "127.0.0.1"}, True),
+    ],
+)
+def test_real_pip_takes_the_same_variables_before_its_files(
+    web: Web,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    taken: bool,
+) -> None:
+    config = tmp_path / "pip.conf"
+    config.write_text(f"[global]\nindex_url = {web.url}/simple/\n{TRUSTS}\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(config))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert reached(web, lambda: ask_pip_to_install(tmp_path)) is taken
+    assert reached(web, ask_kvpatch) is taken
 
 
 def test_a_redirect_to_another_host_is_verified(

@@ -89,7 +89,7 @@ def test_the_index_is_uvs_where_neither_a_variable_nor_pip_names_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Not those of the host that the test runs on.
-    monkeypatch.setattr("kvpatch.index_config._pip_files", lambda _: [])
+    monkeypatch.setattr("kvpatch.pip_config.files", lambda _: [])
     environ = folder(tmp_path, WHOLE)
     found = configured(environ)
     assert found == Index("https://main.invalid/simple")
@@ -107,7 +107,7 @@ def test_the_index_is_uvs_where_neither_a_variable_nor_pip_names_one(
 def test_further_places_count_where_the_index_is_the_clients_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvpatch.index_config._pip_files", lambda _: [])
+    monkeypatch.setattr("kvpatch.pip_config.files", lambda _: [])
     environ = folder(tmp_path, 'extra-index-url = ["https://b"]')
     found = configured(environ)
     assert (found.url, [one.url for one in extras(found, environ).indexes]) == (None, ["https://b"])
