@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from posixpath import commonpath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from .index_config import Index, certificates, extras, trusted
+from .index_config import Index, certificates, configured, extras, trusted
 from .outcome import ExitCode, KvpatchError
 from .trusted import TrustedHosts
 
@@ -22,6 +22,7 @@ TIMEOUT_S = 20.0
 MOST_PAUSE_S = 20.0
 """So long a server may ask to be left alone before it is tried again; it can ask for a day."""
 
+_NOWHERE: list[tuple[str, tuple[str, str] | None]] = [("/", None)]
 _LOGIN = {
     401: "it asks for a login",
     403: "it refuses this login, or one without",
@@ -50,7 +51,10 @@ def connection(index: Index, *, threads: int = 1) -> Iterator[requests.Session]:
     busy = Patient(
         total=3, backoff_factor=0.3, status_forcelist=(429, 500, 502, 503, 504), redirect=10
     )
-    logins = {one.url: one.login for one in (index, *extras(index).indexes) if one.url}
+    main = configured()
+    known = (main, *extras(main).indexes)
+    if index not in known:
+        known = (index, *extras(index).indexes)
     with requests.Session() as session:
         known_by = certificates(index)
         session.verify = known_by.authorities or True
@@ -59,8 +63,7 @@ def connection(index: Index, *, threads: int = 1) -> Iterator[requests.Session]:
         adapter = _trusting(hosts) if hosts else requests.adapters.HTTPAdapter
         for scheme in ("https://", "http://"):
             session.mount(scheme, adapter(max_retries=busy, pool_maxsize=threads))
-        known = {url: login for url, login in logins.items() if login is not None}
-        if known:
+        if any(one.login for one in known):
             session.auth = _logins_for(known)
         yield session
 
@@ -132,21 +135,45 @@ def _trusting(hosts: TrustedHosts) -> type[requests.adapters.HTTPAdapter]:
     return Trusting
 
 
-def _logins_for(logins: Mapping[str, tuple[str, str]]) -> requests.auth.AuthBase:
+def _logins_for(indexes: Sequence[Index]) -> requests.auth.AuthBase:
+    """Each login for its own index; they come in the order in which they are asked.
+
+    What lies elsewhere on the host of several gets that of the index whose path is nearest, the
+    first of equals. Where that has none, and ~/.netrc has none, it gets the last there is for that
+    host; and the page of an index without one, the last of those before it.
+
+    Source: pip's ``MultiDomainBasicAuth``; it looks at the host alone, this also at the scheme.
+    """
     import requests
 
-    pairs = {
-        urlsplit(url)[:2]: b64encode(":".join(login).encode()).decode()
-        for url, login in logins.items()
-    }
+    places = [(_place(one.url), one.login) for one in indexes if one.url]
 
     class OwnHosts(requests.auth.AuthBase):
         def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-            pair = pairs.get(urlsplit(request.url or "")[:2])
-            if pair is not None:
-                request.headers["Authorization"] = f"Basic {pair}"
-            elif found := requests.utils.get_netrc_auth(request.url or ""):
-                requests.auth.HTTPBasicAuth(*found)(request)
+            host, path = _place(request.url or "")
+            near = [(at, login) for (there, at), login in places if there == host] or _NOWHERE
+            nearest = max(near, key=lambda one: len(commonpath([one[0], path])))
+            login = nearest[1]
+            if login is None:
+                if found := requests.utils.get_netrc_auth(request.url or ""):
+                    requests.auth.HTTPBasicAuth(*found)(request)
+                    return request
+                asked = near[: near.index(nearest)] if path.startswith(nearest[0]) else near
+                login = next((login for _, login in reversed(asked) if login), None)
+            if login is not None:
+                requests.auth.HTTPBasicAuth(*map(str.encode, login))(request)
             return request
 
     return OwnHosts()
+
+
+def _place(url: str) -> tuple[tuple[str, str], str]:
+    """Scheme and host with port, as requests asks for them, and the path with a slash after it."""
+    import requests
+
+    request = requests.PreparedRequest()
+    # One that can't be asked for is the place of none.
+    with contextlib.suppress(requests.RequestException):
+        request.prepare_url(url, None)
+    parts = urlsplit(request.url or "")
+    return parts[:2], f"{parts.path.rstrip('/')}/"

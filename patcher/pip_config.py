@@ -76,7 +76,8 @@ def files(environ: Mapping[str, str]) -> list[Path]:
     shared = _absolute((environ.get("XDG_CONFIG_DIRS") or "").split(os.pathsep)) or ["/etc/xdg"]
     found = [Path(folder) / "pip" / "pip.conf" for folder in shared]
     found.append(Path("/etc/pip.conf"))
-    if not (named and Path(named).exists()):
+    # Unlike Path.exists, it fails for no folder that can't be entered.
+    if not (named and os.access(named, os.F_OK)):
         (config,) = _absolute([environ.get("XDG_CONFIG_HOME") or ""]) or [str(home / ".config")]
         found += [home / ".pip" / "pip.conf", Path(config) / "pip" / "pip.conf"]
     found.append(Path(environ.get("VIRTUAL_ENV") or sys.prefix) / "pip.conf")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,3 +111,62 @@ def test_a_server_that_asks_to_be_left_alone_for_a_day_is_not(
     with pytest.raises(KvpatchError, match="too many 429"):
         found(web)
     assert slept == [2.0] * 3
+
+
+@pytest.mark.installers
+@pytest.mark.parametrize("files", ["files", "x/files", "y/files"])
+@pytest.mark.parametrize(
+    ("index", "further", "netrc"),
+    [
+        ("a:1@127.0.0.1", "b:2@127.0.0.1", False),
+        ("127.0.0.1", "b:2@127.0.0.1", False),
+        ("127.0.0.1", "b:2@127.0.0.1", True),
+        ("a:1@127.0.0.1", "127.0.0.1", False),
+        ("b:2@127.0.0.1", "a:1@LOCALHOST", False),
+        ("a:1@127.0.0.1", "b:2@localhost", False),
+    ],
+)
+def test_of_two_logins_for_one_host_each_goes_where_real_pip_sends_it(
+    web: Web,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    index: str,
+    further: str,
+    netrc: bool,
+    files: str,
+) -> None:
+    def answer(asked: Asked) -> Answer:
+        number = {"/x/simple/demo/": 1, "/y/simple/demo/": 2}.get(asked.path)
+        if number is None:
+            return Answer(b"", 404)
+        listed = page([f"demo-{number}.0-py3-none-any.whl"])
+        body = listed.body.replace(b"/files/", f"/{files}/".encode())
+        return Answer(body, headers=listed.headers)
+
+    def sent() -> dict[str, str | None]:
+        told = {asked.path: asked.authorization for asked in web.asked}
+        web.asked.clear()
+        return told
+
+    for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
+        monkeypatch.delenv(name)
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login c password 3\n" if netrc else "")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", f"http://{index}:{web.port}/x/simple")
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", f"http://{further}:{web.port}/y/simple/")
+    web.answer = answer
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--retries", "0", "demo"]
+    subprocess.run(
+        [*command, "--no-input", "--disable-pip-version-check"],
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+    )
+    expected = sent()
+    assert len(expected) == 3
+    found = releases("demo")
+    with connection(configured()) as session:
+        session.get(found[-1].url, timeout=5)
+    assert sent() == expected
