@@ -1,7 +1,8 @@
 """What killed runs left half written in the cache folder; found and removed once a day.
 
-Only folders of kvpatch's own below the cache folder are looked at, no link is followed, and nothing
-is said: where a cache can't be written, there is nothing to be removed either.
+Only folders of kvpatch's own below the cache folder are looked at, and names that it gives itself;
+no link is followed, no mount entered, and nothing is said: where a cache can't be written, there is
+nothing to be removed either.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import stat
 import time
 from pathlib import Path
 
+from .descent import RANDOM, entered, files, folders, opened
 from .workshop import sweep
 
 PREFIX = ".new-"
@@ -21,11 +24,21 @@ PREFIX = ".new-"
 DAY_S = 24 * 3600.0
 """So long nothing is touched after it was last written."""
 
-# Not those of environments, which others write.
-_FOLDERS = ("directories", "files", "index", "members", "schema", "verdicts", "wheels")
+# By the names of the folders in them, if there are any. Not those of environments, which others
+# write.
+_FOLDERS = {
+    "directories": None,
+    "files": "[0-9a-f]{2}",
+    "index": "[0-9a-f]{12}",
+    "members": "[0-9a-f]{2}",
+    "schema": None,
+    "verdicts": "[0-9a-f]{16}",
+    "wheels": None,
+}
 _DOWNLOADS = "whole"
 # What a download was in before it was a workshop; nothing holds those, so they are left for a day.
 _OLD_DOWNLOADS = "tmp"
+_HALF = re.compile(re.escape(PREFIX) + RANDOM)
 _STAMP = ".leftovers-looked-for"
 
 
@@ -34,16 +47,23 @@ def clear(cache: Path, now: float | None = None) -> None:
     at = time.time() if now is None else now
     if not _due(cache / _STAMP, at):
         return
-    for name in _FOLDERS:
-        with contextlib.suppress(OSError):
-            for _, _, files, folder in os.fwalk(cache / name):
-                for file in files:
-                    if file.startswith(PREFIX):
-                        _remove(file, folder, at)
-    downloads = cache / _DOWNLOADS
-    if not downloads.is_symlink():
-        sweep(downloads)
-        sweep(downloads, _OLD_DOWNLOADS, DAY_S)
+    with contextlib.suppress(OSError), opened(cache) as top:
+        for name, below in _FOLDERS.items():
+            with contextlib.suppress(OSError), entered(name, top) as place:
+                if below is None:
+                    _clear(place, at)
+                    continue
+                for inner in folders(place, below):
+                    with contextlib.suppress(OSError), entered(inner, place) as one:
+                        _clear(one, at)
+        with contextlib.suppress(OSError), entered(_DOWNLOADS, top) as downloads:
+            sweep(downloads)
+            sweep(downloads, _OLD_DOWNLOADS, DAY_S)
+
+
+def is_half(name: str) -> bool:
+    """Whether a file has the name of one that is not whole yet."""
+    return _HALF.fullmatch(name) is not None
 
 
 def locked(descriptor: int, kind: int) -> bool:
@@ -78,6 +98,12 @@ def _due(stamp: Path, now: float) -> bool:
             os.close(descriptor)
         return True
     return False
+
+
+def _clear(folder: int, now: float) -> None:
+    for file in files(folder):
+        if is_half(file):
+            _remove(file, folder, now)
 
 
 def _remove(name: str, folder: int, now: float) -> None:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .descent import entered, files, opened
 from .digest import sha256
 from .index import write_atomically
-from .leftovers import DAY_S, locked
+from .leftovers import DAY_S, is_half, locked
 from .matrix import Release, Row
 from .sealed import seal, unseal
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 # Those of another Python's kvpatch, and of the one before an upgrade.
 _KEPT_OTHERS = 3
 _NAME = re.compile(r"[0-9a-f]{16}")
+_FILE = re.compile(r"[a-z][a-z0-9-]*-[^/-]+-[0-9a-f]{16}\.json")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _TRIES, _PAUSE_S = 50, 0.02
 
@@ -119,17 +121,22 @@ def _marked(folder: Path) -> int | None:
 
 
 def _remove(folder: Path, now: float) -> None:
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, _FOLDER)
-        try:
-            # It may have come into use since it was found.
-            free = locked(descriptor, fcntl.LOCK_EX)
-            if free and now - os.fstat(descriptor).st_mtime >= DAY_S:
-                for entry in [*os.scandir(descriptor)]:
-                    os.unlink(entry.name, dir_fd=descriptor)
-                folder.rmdir()
-        finally:
-            os.close(descriptor)
+    """Remove a folder of verdicts, if nothing is in it but what kvpatch wrote."""
+    root = folder.parent
+    with (
+        contextlib.suppress(OSError),
+        opened(root.parent) as cache,
+        entered(root.name, cache) as place,
+        entered(folder.name, place) as descriptor,
+    ):
+        # It may have come into use since it was found.
+        free = locked(descriptor, fcntl.LOCK_EX)
+        if free and now - os.fstat(descriptor).st_mtime >= DAY_S:
+            found = [one for one in files(descriptor) if _FILE.fullmatch(one) or is_half(one)]
+            if len(found) == len([*os.scandir(descriptor)]):
+                for file in found:
+                    os.unlink(file, dir_fd=descriptor)
+                os.rmdir(folder.name, dir_fd=place)
 
 
 def remembered(row: Row, beside: Release, memory: Mapping[str, Any]) -> dict[str, Any]:

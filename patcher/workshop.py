@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from .descent import RANDOM, entered, files, folders, opened
 
 PREFIX = ".kvpatch-making-"
 _YOUNG_S = 60.0
@@ -25,7 +28,8 @@ def workshop(beside: Path) -> Iterator[Path]:
         OSError: it can't be made.
     """
     beside.mkdir(parents=True, exist_ok=True)
-    sweep(beside)
+    with contextlib.suppress(OSError), opened(beside) as place:
+        sweep(place)
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=beside))
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -38,20 +42,26 @@ def workshop(beside: Path) -> Iterator[Path]:
         os.close(lock)
 
 
-def sweep(beside: Path, prefix: str = PREFIX, young_s: float = _YOUNG_S) -> None:
-    """Remove the folders in ``beside`` that begin so, are older, and no living process holds."""
-    for old in beside.glob(f"{prefix}*"):
-        _sweep(old, young_s)
+def sweep(beside: int, prefix: str = PREFIX, young_s: float = _YOUNG_S) -> None:
+    """Remove the folders in an open folder that begin so, are older, and no living process holds.
 
-
-def _sweep(folder: Path, young_s: float) -> None:
+    Those alone that are such as kvpatch leaves: their names end as tempfile ends them, and nothing
+    is in them but files.
+    """
     with contextlib.suppress(OSError):
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            # One that was made just now may not be locked yet.
-            if time.time() - os.fstat(lock).st_mtime < young_s:
-                return
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-        finally:
-            os.close(lock)
+        for name in folders(beside, re.escape(prefix) + RANDOM):
+            with contextlib.suppress(OSError):
+                _sweep(name, beside, young_s)
+
+
+def _sweep(name: str, beside: int, young_s: float) -> None:
+    with entered(name, beside) as lock:
+        # One that was made just now may not be locked yet.
+        if time.time() - os.fstat(lock).st_mtime < young_s:
+            return
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        found = files(lock)
+        if len(found) == len([*os.scandir(lock)]):
+            for file in found:
+                os.unlink(file, dir_fd=lock)
+            os.rmdir(name, dir_fd=beside)

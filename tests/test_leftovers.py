@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def age(path: Path, seconds: float = 2 * DAY_S) -> None:
 
 
 def half(cache: Path, *folders: str, seconds: float = 2 * DAY_S) -> Path:
-    made = cache.joinpath(*folders, f"{PREFIX}abc")
+    made = cache.joinpath(*folders, f"{PREFIX}abcd_123")
     made.parent.mkdir(parents=True, exist_ok=True)
     made.write_text("half")
     age(made, seconds)
@@ -59,8 +60,8 @@ def test_old_halves_are_removed_from_every_folder_and_nothing_else(tmp_path: Pat
         for folders in (
             ("files", "ab"),
             ("members", "cd"),
-            ("index", "0123"),
-            ("verdicts", "0123"),
+            ("index", "0123456789ab"),
+            ("verdicts", "0123456789abcdef"),
             ("directories",),
             ("wheels",),
             ("schema",),
@@ -110,20 +111,22 @@ def test_one_that_a_process_writes_is_left_however_old_it_is(tmp_path: Path) -> 
 
 def test_no_link_is_followed(tmp_path: Path) -> None:
     cache, elsewhere = tmp_path / "cache", tmp_path / "elsewhere"
-    outside = [half(elsewhere, *folders) for folders in (("ab",), (f"{MAKING}x",), ("tmpx",))]
+    outside = [
+        half(elsewhere, *folders) for folders in (("ab",), (f"{MAKING}abcdefgh",), ("tmpabcdefgh",))
+    ]
     for path in elsewhere.iterdir():
         age(path)
     cache.mkdir()
     (cache / "files").mkdir()
     (cache / "files" / "ab").symlink_to(elsewhere / "ab")
-    (cache / "files" / f"{PREFIX}link").symlink_to(outside[0])
+    (cache / "files" / f"{PREFIX}linklink").symlink_to(outside[0])
     (cache / "members").symlink_to(elsewhere)
     (cache / "whole").symlink_to(elsewhere)
     clear(cache)
     assert all(path.exists() for path in outside)
     (cache / "whole").unlink()
     (cache / "whole").mkdir()
-    (cache / "whole" / f"{MAKING}link").symlink_to(elsewhere / f"{MAKING}x")
+    (cache / "whole" / f"{MAKING}linklink").symlink_to(elsewhere / f"{MAKING}abcdefgh")
     clear(cache, time.time() + DAY_S + 60)
     assert all(path.exists() for path in outside)
 
@@ -136,15 +139,15 @@ def test_a_link_in_the_place_of_the_stamp_is_not_written_through(tmp_path: Path)
     stamp.unlink()
     stamp.symlink_to(other)
     age(stamp)
-    left = half(cache, "files")
+    left = half(cache, "schema")
     clear(cache)
     assert (left.exists(), other.exists()) == (True, False)
 
 
 def test_downloads_that_broke_off_are_removed(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
-    gone = [half(whole, f"{MAKING}abc"), half(whole, "tmpabc")]
-    young = half(whole, "tmpyoung")
+    gone = [half(whole, f"{MAKING}abcdefgh"), half(whole, "tmpabcdefgh")]
+    young = half(whole, "tmpyoungone")
     kept = whole / f"{'0' * 64}.whl"
     kept.touch()
     for path in (*(path.parent for path in gone), kept):
@@ -153,6 +156,93 @@ def test_downloads_that_broke_off_are_removed(tmp_path: Path) -> None:
     assert not any(path.parent.exists() for path in gone)
     assert young.exists()
     assert kept.exists()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("files", "ab", f"{PREFIX}notes.txt"),
+        ("files", "ab", f"{PREFIX}ABCD_123"),
+        ("files", "ab", f"{PREFIX}abcd_1234"),
+        ("files", f"{PREFIX}abcd_123"),
+        ("files", "abc", f"{PREFIX}abcd_123"),
+        ("files", "ab", "cd", f"{PREFIX}abcd_123"),
+        ("schema", "ab", f"{PREFIX}abcd_123"),
+        ("whole", f"{MAKING}notes", "file"),
+        ("whole", "tmp", "file"),
+        ("whole", f"{MAKING}abcdefgh", "folder", "file"),
+    ],
+)
+def test_what_kvpatch_gives_no_such_name_is_left(tmp_path: Path, names: tuple[str, ...]) -> None:
+    other = tmp_path.joinpath(*names)
+    other.parent.mkdir(parents=True)
+    other.write_text("mine")
+    for path in tmp_path.rglob("*"):
+        age(path)
+    clear(tmp_path)
+    assert other.read_text() == "mine"
+
+
+def test_a_folder_without_end_keeps_nothing_from_its_end(tmp_path: Path) -> None:
+    left = half(tmp_path, "files", "ab")
+    for start in (tmp_path / "files" / "cd", tmp_path / "whole" / f"{MAKING}abcdefgh"):
+        start.mkdir(parents=True)
+        at = os.open(start, os.O_RDONLY)
+        for _ in range(1500):
+            os.mkdir("d", dir_fd=at)
+            inner = os.open("d", os.O_RDONLY, dir_fd=at)
+            os.close(at)
+            at = inner
+        os.close(at)
+        age(start)
+    clear(tmp_path)
+    assert not left.exists()
+    # Neither can the test runner remove it.
+    subprocess.run(["rm", "-r", *map(str, tmp_path.iterdir())], check=True)
+
+
+MOUNTED = """
+set -e
+mount --bind "$1" "$2"
+"$3" -c 'import sys; from pathlib import Path; from kvpatch import leftovers, verdicts
+leftovers.clear(Path(sys.argv[1]))
+verdicts.Kept(Path(sys.argv[1]) / "verdicts" / ("f" * 16)).prune(9e9)' "$4"
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "file"),
+    [
+        (("files",), f"ab/{PREFIX}abcd_123"),
+        (("files", "ab"), f"{PREFIX}abcd_123"),
+        (("files", "mnt"), f"{PREFIX}abcd_123"),
+        (("schema",), f"{PREFIX}abcd_123"),
+        (("whole",), f"{MAKING}abcdefgh/file"),
+        (("whole", f"{MAKING}abcdefgh"), "file"),
+        (("whole", f"{MAKING}abcdefgh", "sub"), "file"),
+        (("verdicts", "0" * 16), f"vllm-0.25.1-{0:016x}.json"),
+        (("verdicts", "0" * 16, "sub"), f"vllm-0.25.1-{0:016x}.json"),
+    ],
+)
+def test_what_is_mounted_there_is_left(tmp_path: Path, place: tuple[str, ...], file: str) -> None:
+    namespace = ["unshare", "--mount", "--map-root-user"]
+    if shutil.which("unshare") is None or subprocess.run([*namespace, "true"]).returncode:
+        pytest.skip("no mount namespace can be made here")
+    cache, elsewhere = tmp_path / "cache", tmp_path / "elsewhere"
+    there, point = elsewhere / file, cache.joinpath(*place)
+    there.parent.mkdir(parents=True)
+    there.write_text("mine")
+    point.mkdir(parents=True)
+    for number in range(1, 5):
+        (cache / "verdicts" / f"{number:016x}").mkdir(parents=True)
+    old = half(cache, "members", "ab")
+    for path in (elsewhere, *elsewhere.rglob("*"), *cache.rglob("*")):
+        age(path)
+    age(cache.joinpath("verdicts", "0" * 16) if place[0] == "verdicts" else point, 3 * DAY_S)
+    command = [*namespace, "sh", "-c", MOUNTED, "sh"]
+    subprocess.run([*command, elsewhere, point, sys.executable, cache], check=True)
+    assert there.read_text() == "mine"
+    assert not old.exists()
 
 
 @pytest.mark.parametrize("cache", ["/proc/kvpatch", "/dev/null"])

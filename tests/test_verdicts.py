@@ -73,6 +73,7 @@ def test_other_patches_have_other_verdicts(tmp_path: Path) -> None:
     assert Kept.by(series, tmp_path) != Kept.by(changed, tmp_path)
 
 
+NAME = f"vllm-0.25.1-{KEY[:16]}.json"
 DAY_S = 24 * 3600.0
 USE = """
 import sys
@@ -90,7 +91,7 @@ def several(root: Path) -> list[Path]:
     folders = [root / f"{number:016x}" for number in range(6)]
     for number, folder in enumerate(folders):
         folder.mkdir(parents=True)
-        (folder / "vllm-0.25.1-0.json").write_text("{}")
+        (folder / NAME).write_text("{}")
         os.utime(folder, (1_000_000 - number, 1_000_000 - number))
     return folders
 
@@ -143,12 +144,18 @@ def test_neither_links_nor_what_is_not_kvpatchs_are_removed(tmp_path: Path) -> N
     link.symlink_to(elsewhere / f"{0:016x}")
     odd.mkdir()
     (folders[4] / "folder").mkdir()
-    (folders[3] / "link").symlink_to(elsewhere / f"{1:016x}" / "vllm-0.25.1-0.json")
+    (folders[3] / f"link-{NAME}").symlink_to(elsewhere / f"{1:016x}" / NAME)
+    (folders[2] / "notes.json").touch()
+    (folders[1] / ".new-abcd_123").touch()
     os.utime(odd, (1, 1))
-    for folder in folders[3:5]:
-        os.utime(folder, (1, 1))
+    for number, folder in enumerate(folders[1:5]):
+        os.utime(folder, (number, number))
+    for number in range(3):
+        (root / f"{number + 6:016x}").mkdir()
     Kept(folders[-1]).prune(1_000_000 + DAY_S)
-    assert left(root) == [*folders[:3], *folders[4:], link, odd]
+    fresh = [root / f"{number + 6:016x}" for number in range(3)]
+    assert left(root) == [*folders[2:], *fresh, link, odd]
+    assert (folders[2] / NAME).exists()
     assert len([*elsewhere.rglob("*.json")]) == 6
     linked = tmp_path / "linked"
     linked.symlink_to(elsewhere)
@@ -164,7 +171,7 @@ def test_a_folder_that_is_removed_while_one_starts_to_use_it_is_made_anew(
     fcntl.flock(descriptor, fcntl.LOCK_EX)
 
     def removed(_: float) -> None:
-        (folders[0] / "vllm-0.25.1-0.json").unlink(missing_ok=True)
+        (folders[0] / NAME).unlink(missing_ok=True)
         folders[0].rmdir()
         os.close(descriptor)
 
