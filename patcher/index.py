@@ -29,7 +29,7 @@ from .connection import TIMEOUT_S, connection, missing_extra, no_network
 from .digest import sha256
 from .index_config import Index as Index
 from .index_config import configured as configured
-from .index_config import extras, refuse_plain
+from .index_config import extras, refuse_plain, trusted
 from .leftovers import PREFIX, locked
 from .outcome import ExitCode, KvpatchError
 
@@ -295,6 +295,9 @@ def _preference(wheel: Wheel) -> tuple[bool, bool, int, str]:
 
 def _kept_place(cache: Path, index: Index, name: str) -> Path:
     places = [index.url, *(place.url for place in extras(index).indexes)]
+    # What a host told that was not verified is not for a run that verifies it.
+    if hosts := trusted(index):
+        places.append(hosts.key)
     digest = sha256(" ".join(map(str, places)).encode())[:12]
     return cache / "index" / digest / f"{name}.json"
 

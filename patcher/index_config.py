@@ -161,6 +161,9 @@ def _link_texts(environ: Mapping[str, str], tool: str) -> list[str]:
 
 
 def _insecure_texts(environ: Mapping[str, str], files: uv_config.UvFiles) -> list[str]:
+    # With a file that it refuses uv does not start: nobody is trusted by what is left.
+    if files.refused:
+        return []
     return [*environ.get("UV_INSECURE_HOST", "").split(), *files.insecure]
 
 

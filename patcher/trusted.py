@@ -24,6 +24,12 @@ class TrustedHosts:
     def __bool__(self) -> bool:
         return bool(self.hosts) or self.every
 
+    @property
+    def key(self) -> str:
+        """A text that is the same for the same hosts alone."""
+        named = sorted(f"{host} {port or ''}" for host, port in self.hosts)
+        return repr((self.every, named))
+
     def trusts(self, url: str) -> bool:
         """Whether the certificate of that URL's host is not to be looked at.
 

@@ -10,24 +10,30 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+_HOSTS = "allow-insecure-host"
+_NO = ("n", "no", "f", "false", "off", "0")
+
 
 @dataclass(frozen=True)
 class UvFiles:
     """The index, further indexes, and places with wheels, in the order in which they rule.
 
-    ``insecure`` are the hosts that are not verified.
+    ``insecure`` are the hosts that are not verified. ``refused`` says that uv does not start with
+    one of the files.
     """
 
     index: str = ""
     extra: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     insecure: tuple[str, ...] = ()
+    refused: bool = False
 
 
 def read(environ: Mapping[str, str]) -> UvFiles:
     """What the files say; nothing where there are none, or where they can't be read.
 
-    Files of a project are not for this: what is asked for belongs to no project.
+    Files of a project are not for this: what is asked for belongs to no project. That uv refuses
+    keys which it does not know is not followed: each of its releases knows others.
     """
     found = [_one(path, table) for path, table in _tables(environ)]
     return UvFiles(
@@ -35,10 +41,13 @@ def read(environ: Mapping[str, str]) -> UvFiles:
         tuple(dict.fromkeys(text for one in found for text in one.extra)),
         tuple(dict.fromkeys(text for one in found for text in one.links)),
         tuple(dict.fromkeys(text for one in found for text in one.insecure)),
+        any(one.refused for one in found),
     )
 
 
-def _one(path: Path, table: Mapping[str, Any]) -> UvFiles:
+def _one(path: Path, table: Mapping[str, Any] | None) -> UvFiles:
+    if table is None or not _is_sound(table):
+        return UvFiles(refused=True)
     pip = _table(table.get("pip"))
     named = [_table(item) for item in _items(table.get("index"))]
     named = [item for item in named if not item.get("explicit")]
@@ -50,12 +59,29 @@ def _one(path: Path, table: Mapping[str, Any]) -> UvFiles:
         extra += map(_text, _items(part.get("extra-index-url")))
         links += map(_text, _items(part.get("find-links")))
     places = [text if "://" in text else str(path.parent / text) for text in links if text]
-    insecure = filter(None, map(_text, _items(table.get("allow-insecure-host"))))
+    insecure = filter(None, map(_text, _items(table.get(_HOSTS))))
     first = next(filter(None, index), "")
     return UvFiles(first, tuple(filter(None, extra)), tuple(places), tuple(insecure))
 
 
-def _tables(environ: Mapping[str, str]) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+def _is_sound(table: Mapping[str, Any]) -> bool:
+    """Whether what is read here is of the kinds that uv takes."""
+    pip, indexes = table.get("pip", {}), table.get("index", [])
+    if not isinstance(pip, dict) or not isinstance(indexes, list):
+        return False
+    if _HOSTS in pip or not all(isinstance(item, dict) for item in indexes):
+        return False
+    texts = [item.get("url") for item in indexes]
+    for part in (table, pip):
+        texts.append(part.get("index-url", ""))
+        for key in ("extra-index-url", "find-links", _HOSTS):
+            several = part.get(key, [])
+            texts += several if isinstance(several, list) else [None]
+    return all(isinstance(text, str) for text in texts)
+
+
+def _tables(environ: Mapping[str, str]) -> Iterator[tuple[Path, Mapping[str, Any] | None]]:
+    """The files with what is in them; None for one that is none of TOML."""
     try:
         toml = import_module("tomllib")
     except ImportError:
@@ -65,14 +91,15 @@ def _tables(environ: Mapping[str, str]) -> Iterator[tuple[Path, Mapping[str, Any
         except ImportError:
             return
     for path in _files(environ):
-        table: Mapping[str, Any] = {}
+        table: Mapping[str, Any] | None = None
         with contextlib.suppress(OSError, ValueError, RecursionError):
-            table = toml.loads(path.read_text("utf-8"))
+            table = toml.loads(path.read_text("utf-8")) if path.exists() else {}
         yield path, table
 
 
 def _files(environ: Mapping[str, str]) -> list[Path]:
-    if environ.get("UV_NO_CONFIG"):
+    # With a value that says neither, uv does not start.
+    if environ.get("UV_NO_CONFIG", "0").lower() not in _NO:
         return []
     if named := environ.get("UV_CONFIG_FILE"):
         return [Path(named)]

@@ -27,13 +27,17 @@ def test_nothing_else_is_entered(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "folder")
     (tmp_path / "file").touch()
-    with opened(tmp_path) as top, pytest.raises(OSError), entered(name, top):
+    with opened(tmp_path) as top, pytest.raises(OSError, match=r"Errno"), entered(name, top):
         pass
 
 
 def test_what_is_mounted_is_not_entered() -> None:
     # That of processes is mounted wherever there is Linux.
-    with opened(Path("/")) as top, pytest.raises(OSError) as caught, entered("proc", top):
+    with (
+        opened(Path("/")) as top,
+        pytest.raises(OSError, match="proc") as caught,
+        entered("proc", top),
+    ):
         pass
     assert caught.value.errno == errno.EXDEV
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from kvpatch.connection import connection
-from kvpatch.index import releases
+from kvpatch.index import kept_releases, releases
 from kvpatch.index_config import Index, configured, trusted
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.trusted import TrustedHosts, of_pip, of_uv
@@ -132,6 +132,9 @@ def test_real_uv_takes_the_same_hosts(
         ('allow-insecure-host = ["other.invalid", "127.0.0.1"]', True),
         ('allow-insecure-host = ["127.0.0.1:1"]', False),
         ("allow-insecure-host = 5", False),
+        ('allow-insecure-host = ["127.0.0.1", 3]', False),
+        ('allow-insecure-host = ["127.0.0.1"]\nfind-links = "x"', False),
+        ('pip.allow-insecure-host = ["127.0.0.1"]', False),
         ("", False),
     ],
 )
@@ -142,6 +145,38 @@ def test_real_uv_reads_them_from_the_same_file(
     (tmp_path / "config" / "uv" / "uv.toml").write_text(f'index-url = "{web.url}/simple/"\n{text}')
     assert reached(web, lambda: ask_uv(tmp_path)) is taken
     assert reached(web, ask_kvpatch) is taken
+
+
+@pytest.mark.installers
+@pytest.mark.parametrize(
+    ("said", "taken"),
+    [("0", True), ("False", True), ("off", True), ("1", False), ("on", False), ("", False)],
+)
+def test_real_uv_reads_no_file_by_the_same_words(
+    web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, taken: bool
+) -> None:
+    (tmp_path / "config" / "uv").mkdir(parents=True)
+    config = tmp_path / "config" / "uv" / "uv.toml"
+    config.write_text('allow-insecure-host = ["127.0.0.1"]')
+    monkeypatch.setenv("UV_DEFAULT_INDEX", f"{web.url}/simple/")
+    monkeypatch.setenv("UV_NO_CONFIG", said)
+    assert reached(web, lambda: ask_uv(tmp_path)) is taken
+    assert reached(web, ask_kvpatch) is taken
+
+
+@pytest.mark.installers
+@pytest.mark.parametrize("broken", ["user", "host"])
+def test_real_uv_trusts_nobody_by_what_a_file_that_it_refuses_leaves(
+    web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_DIRS", str(tmp_path / "host"))
+    monkeypatch.setenv("UV_DEFAULT_INDEX", f"{web.url}/simple/")
+    for name, place in (("user", "config"), ("host", "host")):
+        (tmp_path / place / "uv").mkdir(parents=True)
+        text = "index-url = 5" if name == broken else 'allow-insecure-host = ["127.0.0.1"]'
+        (tmp_path / place / "uv" / "uv.toml").write_text(text)
+    assert not reached(web, lambda: ask_uv(tmp_path))
+    assert not reached(web, ask_kvpatch)
 
 
 @pytest.mark.installers
@@ -276,6 +311,21 @@ def test_a_host_that_is_trusted_is_asked_without_a_word(
         warnings.simplefilter("always")
         assert [wheel.filename for wheel in releases("demo")] == [WHEEL]
     assert said == []
+
+
+def test_a_list_of_a_host_that_is_trusted_no_more_is_asked_for_anew(
+    web: Web, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", f"{web.url}/simple/")
+    monkeypatch.setenv("PIP_TRUSTED_HOST", f"a.invalid {web.host}")
+    listed = releases("demo", cache=tmp_path)
+    monkeypatch.setenv("PIP_TRUSTED_HOST", f"{web.host} a.invalid")
+    assert releases("demo", cache=tmp_path) == kept_releases("demo", cache=tmp_path) == listed
+    assert len(web.asked) == 1
+    monkeypatch.delenv("PIP_TRUSTED_HOST")
+    with pytest.raises(KvpatchError, match="SSLError"):
+        releases("demo", cache=tmp_path)
+    assert kept_releases("demo", cache=tmp_path) == ()
 
 
 def test_trust_in_a_host_does_not_reach_to_the_other_tools_index(

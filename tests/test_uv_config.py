@@ -67,10 +67,14 @@ def test_the_users_file_goes_before_the_hosts_and_lists_are_joined(tmp_path: Pat
         "index = [5]",
         "pip = 5",
         "find-links = 'x'",
+        "allow-insecure-host = ['a', 5]",
+        "index-url = 'https://a'\npip.allow-insecure-host = ['a']",
+        "pip.extra-index-url = ['https://a', 1]",
+        "allow-insecure-host = ['a']\nindex = [{}]",
     ],
 )
 def test_what_makes_no_sense_is_nothing(tmp_path: Path, text: str) -> None:
-    assert read(folder(tmp_path, text)) == UvFiles()
+    assert read(folder(tmp_path, text)) == UvFiles(refused=True)
 
 
 def test_hosts_that_are_not_verified_are_those_of_both_files(tmp_path: Path) -> None:
@@ -82,7 +86,10 @@ def test_uv_can_be_told_to_read_another_file_or_none(tmp_path: Path) -> None:
     environ = folder(tmp_path, WHOLE, 'index-url = "https://host"')
     other = str(tmp_path / "host" / "uv" / "uv.toml")
     assert read({**environ, "UV_CONFIG_FILE": other}).index == "https://host"
-    assert read({**environ, "UV_NO_CONFIG": "1"}) == UvFiles()
+    for said in ("1", "true", "Yes", "t", "ON", "y", "maybe", "", " 0"):
+        assert read({**environ, "UV_NO_CONFIG": said}) == UvFiles()
+    for said in ("0", "false", "No", "f", "OFF", "n"):
+        assert read({**environ, "UV_NO_CONFIG": said}) == read(environ) != UvFiles()
 
 
 def test_the_index_is_uvs_where_neither_a_variable_nor_pip_names_one(
