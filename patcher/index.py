@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import json
@@ -31,6 +32,7 @@ from .index_config import Index as Index
 from .index_config import configured as configured
 from .index_config import extras, refuse_plain, trusted
 from .leftovers import PREFIX, locked
+from .links import read_regular
 from .outcome import ExitCode, KvpatchError
 
 if TYPE_CHECKING:
@@ -158,6 +160,18 @@ def write_atomically(path: Path, data: bytes) -> None:
             raise
     except OSError as error:
         raise no_cache(path.parent, error) from None
+
+
+def kept_file(path: Path) -> bytes:
+    """The bytes of a file of the cache; a pipe in its place keeps nobody waiting.
+
+    Raises:
+        OSError: there is no regular file, or it can't be read.
+    """
+    found = read_regular(str(path))
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    return found
 
 
 def no_cache(folder: Path, error: OSError) -> KvpatchError:
@@ -304,7 +318,7 @@ def _kept_place(cache: Path, index: Index, name: str) -> Path:
 
 def _kept(place: Path, max_age_s: float | None) -> tuple[Wheel, ...] | None:
     try:
-        data = json.loads(place.read_bytes())
+        data = json.loads(kept_file(place))
         age = time.time() - data["asked"]
         if data["schema"] != _SCHEMA or (max_age_s is not None and not 0 <= age <= max_age_s):
             return None

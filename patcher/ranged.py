@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from . import body
 from .connection import TIMEOUT_S, connection, no_network
 from .digest import sha256
-from .index import Wheel, configured, write_atomically
+from .index import Wheel, configured, kept_file, write_atomically
 from .outcome import ExitCode, KvpatchError
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def _manifest_place(wheel: Wheel, cache_dir: Path) -> Path:
 def _manifest(wheel: Wheel, cache_dir: Path) -> Mapping[str, str | None]:
     """Path of a member to the sha256 of its bytes, null for one that the wheel doesn't have."""
     try:
-        data = json.loads(_manifest_place(wheel, cache_dir).read_bytes())
+        data = json.loads(kept_file(_manifest_place(wheel, cache_dir)))
         if data["schema"] != _SCHEMA or data["wheel"] != [wheel.filename, wheel.sha256]:
             return {}
         members = data["members"]
@@ -258,7 +258,7 @@ def _kept_member(
     if digest is None:
         return None
     try:
-        data = _blob_place(digest, cache_dir).read_bytes()
+        data = kept_file(_blob_place(digest, cache_dir))
     except (OSError, ValueError):
         return _Wanting()
     return data if sha256(data) == digest else _Wanting()

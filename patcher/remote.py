@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from .digest import sha256, sha256_of
-from .index import Wheel, no_cache, write_atomically
+from .index import Wheel, kept_file, no_cache, write_atomically
 from .outcome import ExitCode, KvpatchError
 from .ranged import RangedFile
 from .sealed import seal, unseal
@@ -299,7 +299,7 @@ class RemoteWheel:
 
     def _kept_directory(self) -> Mapping[str, Entry] | None:
         try:
-            data = json.loads(unseal(self._directory_place.read_bytes()))
+            data = json.loads(unseal(kept_file(self._directory_place)))
             if data["schema"] != _SCHEMA:
                 return None
             if data["wheel"] != [self.wheel.filename, self.wheel.sha256]:
@@ -315,7 +315,7 @@ class RemoteWheel:
         if held is not None:
             return held
         try:
-            data = self._member_place(path, entry).read_bytes()
+            data = kept_file(self._member_place(path, entry))
         except OSError:
             return None
         sound = len(data) == entry.size and zlib.crc32(data) == entry.crc

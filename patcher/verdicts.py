@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .descent import entered, files, opened
 from .digest import sha256
-from .index import write_atomically
+from .index import kept_file, write_atomically
 from .leftovers import DAY_S, is_half, locked
 from .matrix import Release, Row
 from .sealed import seal, unseal
@@ -53,7 +53,7 @@ class Kept:
         if release.key is None:
             return {}
         try:
-            found: dict[str, Any] = json.loads(unseal(self._place(release).read_bytes()))
+            found: dict[str, Any] = json.loads(unseal(kept_file(self._place(release))))
             return found
         except (OSError, ValueError):
             return {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 from collections.abc import Callable, Iterator
 from hashlib import sha256
@@ -99,6 +100,17 @@ def test_a_damaged_cache_is_fetched_anew(web: Web, tmp_path: Path) -> None:
         if path.is_file():
             path.write_bytes(b"broken")
     assert wheel_on(web, tmp_path).read("demo/near.py") == b"x = 1\n"
+
+
+def test_a_pipe_in_the_cache_keeps_nobody_waiting(web: Web, tmp_path: Path) -> None:
+    wheel_on(web, tmp_path).read("demo/near.py")
+    kept = [path for path in tmp_path.rglob("*") if path.is_file()]
+    for path in kept:
+        path.unlink()
+        os.mkfifo(path)
+    assert wheel_on(web, tmp_path).read("demo/near.py") == b"x = 1\n"
+    assert kept
+    assert all(path.is_file() for path in kept)
 
 
 def test_extensions_and_folders_are_known_from_the_directory_alone(

@@ -65,6 +65,17 @@ def test_what_is_damaged_is_found_out_anew(tmp_path: Path, damaged: bytes) -> No
     assert kept.of(release()) == {}
 
 
+def test_a_pipe_in_the_place_of_a_verdict_is_none(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    kept.keep(release(), {"rows": {}})
+    (place,) = tmp_path.iterdir()
+    place.unlink()
+    os.mkfifo(place)
+    assert kept.of(release()) == {}
+    kept.keep(release(), {"rows": {}})
+    assert kept.of(release()) == {"rows": {}}
+
+
 def test_other_patches_have_other_verdicts(tmp_path: Path) -> None:
     series = discover()
     first, *others = series.members
