@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__
+from .links import read_regular
 from .purecode import Logged, pure_expression, pure_functions
 from .schema import Convert, Key, Reading, Schema, Unknown
 
@@ -63,7 +64,7 @@ def keep(schema: Schema, place: Path) -> None:
 def kept(place: Path) -> Schema | None:
     """A schema that this kvpatch kept there; None for none."""
     try:
-        data = json.loads(place.read_bytes())
+        data = json.loads(read_regular(str(place)) or b"")
         if (data["format"], data["kvpatch"]) != (_FORMAT, __version__):
             return None
         found: dict[str, Any] = data["schema"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import multiprocessing
+import os
 import re
 import zipfile
 from collections.abc import Callable, Iterator
@@ -132,6 +133,17 @@ def test_damaged_entries_of_the_cache_are_fetched_anew(web: Web, tmp_path: Path)
     for text in ("", "[]", '{"schema": 99}', manifest.read_text().replace('"demo/v1', '"../v1')):
         manifest.write_text(text)
         assert read_members(wheel(web), [WORKER], tmp_path) == {WORKER: TEXT}
+
+
+def test_a_pipe_in_the_cache_keeps_nobody_waiting(web: Web, tmp_path: Path) -> None:
+    read_members(wheel(web), [WORKER], tmp_path)
+    (manifest,) = (tmp_path / "wheels").iterdir()
+    (blob,) = (path for path in (tmp_path / "members").rglob("*") if path.is_file())
+    for path in (manifest, blob):
+        path.unlink()
+        os.mkfifo(path)
+        assert read_members(wheel(web), [WORKER], tmp_path) == {WORKER: TEXT}
+        assert path.is_file()
 
 
 def test_a_manifest_cannot_point_out_of_the_cache(web: Web, tmp_path: Path) -> None:

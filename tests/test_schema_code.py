@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,13 @@ def test_what_is_not_whole_is_read_anew(change: object, tmp_path: Path) -> None:
     change(data)  # type: ignore[operator]
     place.write_text(json.dumps(data))
     assert kept(place) is None
+
+
+def test_a_pipe_in_its_place_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.json")
+    assert kept(tmp_path / "x.json") is None
+    keep(parse_schema(OWN, "1"), tmp_path / "x.json")
+    assert kept(tmp_path / "x.json") is not None
 
 
 def test_code_that_is_not_pure_is_not_run_from_there(tmp_path: Path) -> None:
