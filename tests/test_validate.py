@@ -321,7 +321,10 @@ def test_a_run_clears_away_what_killed_ones_left_and_what_other_kvpatch_found(
     for number, other in enumerate(others):
         other.mkdir()
         os.utime(other, (number, number))
-    half, written = own / ".new-killed", next((index_folder() / "files").iterdir()) / ".new-young"
+    half, written = (
+        own / ".new-killed_1",
+        next((index_folder() / "files").iterdir()) / ".new-young__1",
+    )
     half.touch()
     written.touch()
     os.utime(half, (1, 1))
