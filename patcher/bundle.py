@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from . import __version__
+from .coercion import CONFIG_VARIABLE
 from .comments import comment
 from .outcome import ExitCode, KvpatchError
 from .render import Rendered, header, label
-from .serving import CONFIG_VARIABLE, MODEL, Serve, quoted, shell
+from .serving import MODEL, Serve, quoted, shell
 from .start_script import BIN, start_script
 from .templates import Pair, Template
 

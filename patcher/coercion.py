@@ -12,6 +12,7 @@ from typing import Any
 from .schema import EXTRA, Key, Schema, Unknown
 
 PREFIX = "LMCACHE_"
+CONFIG_VARIABLE = f"{PREFIX}CONFIG_FILE"
 _INSTANCE = "lmcache_instance_id"
 
 

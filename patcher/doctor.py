@@ -11,7 +11,7 @@ from typing import Any
 from packaging.version import Version
 
 from . import environment, key_history, serve_file, templates, ways_out
-from .coercion import effective
+from .coercion import CONFIG_VARIABLE, effective
 from .curing import pair_on
 from .diagnosis import Check, State, fail, not_checked, ok
 from .finding_checks import finding_check
@@ -38,7 +38,6 @@ from .render import render
 from .rules import Level
 from .schema import Schema
 from .schema_source import read_schema
-from .serving import CONFIG_VARIABLE
 from .storage_checks import storage_checks
 from .templates import Pair
 from .yaml_source import YamlFile, parse_yaml, read_yaml

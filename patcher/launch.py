@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,6 @@ from .serve_config import SWITCHES, Origin, ServeConfig
 from .shell_state import Argument
 from .vllm_options import full_name
 
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _LOOKED_AT = frozenset(
     {"kv-transfer-config", "compilation-config", "cc", "O", "kv-cache-dtype"}
     | {"gpu-memory-utilization", "kv-offloading-backend", "kv-offloading-size"}
@@ -67,14 +66,12 @@ class Launch:
     def with_config(self, config: ServeConfig) -> Launch:
         """The same with the options of vLLM's configuration file, which the command's own beat."""
         words = [word for word, _ in config.words]
-        heads = {name.partition(".")[0] for name in self.unread}
-        heads = heads.union(*(same for same in _SAME if same & heads))
+        heads = _spellings(name.partition(".")[0] for name in self.unread)
         written = [one[:3] for one in _flags_at(words) if one[0].partition(".")[0] not in heads]
-        taken = set(self.flags).union(*(same for same in _SAME if same & set(self.flags)))
+        taken = _spellings(self.flags)
         read = [one for one in written if one[0] not in taken]
         flags = {**{name: value for name, value, _ in read}, **self.flags}
-        own = self.ordered or tuple(self.flags.items())
-        ordered = (*((name, value) for name, value, _ in written), *own)
+        ordered = (*((name, value) for name, value, _ in written), *self._pairs)
         transfer, problem = transfer_of(ordered)
         model = flags.get("model")
         return replace(
@@ -87,6 +84,10 @@ class Launch:
             origins={name: config.words[at][1] for name, _, at in read},
             ordered=ordered,
         )
+
+    @property
+    def _pairs(self) -> tuple[tuple[str, str | bool], ...]:
+        return self.ordered or tuple(self.flags.items())
 
     def origin(self, *names: str) -> Origin | None:
         """Where the first of these flags, or a dotted form of it, was written in the file."""
@@ -155,7 +156,7 @@ class Launch:
     def graphs(self) -> str | None:
         """The CUDA graph mode that the compilation config names, in capitals."""
         (names,) = (same for same in _SAME if "cc" in same)
-        pairs = self.ordered or tuple(self.flags.items())
+        pairs = self._pairs
         try:
             # What the dotted forms say comes last, one object for each spelling; the last counts.
             objects = list(merged(pairs, names).values())
@@ -183,7 +184,7 @@ def parse_words(words: Sequence[str]) -> Launch:
     """Take the words apart that a program was started with."""
     words = list(words)
     environ: dict[str, str] = {}
-    while words and (_ASSIGNMENT.match(words[0]) or words[0] in ("env", "export")):
+    while words and (wrapper.ASSIGNMENT.match(words[0]) or words[0] in ("env", "export")):
         name, _, value = words.pop(0).partition("=")
         if name not in ("env", "export"):
             environ[name] = value
@@ -202,7 +203,8 @@ def from_arguments(
     """
     words = [one.text for one in arguments]
     flags, unread, doubts = {}, set(), []
-    for name, value, place, behind in _flags_at(words):
+    given_flags = list(_flags_at(words))
+    for name, value, place, behind in given_flags:
         given = arguments[place + behind]
         if given.computed and (behind or given.text.startswith("-")):
             unread.add(name)
@@ -213,16 +215,17 @@ def from_arguments(
             doubts.append(one.name or "a part of it")
     heads = {name.partition(".")[0] for name in unread}
     doubts += [f"the value of --{head}" for head in sorted(heads & _LOOKED_AT)]
-    heads = heads.union(*(same for same in _SAME if same & heads))
+    heads = _spellings(heads)
     flags = {name: value for name, value in flags.items() if name.partition(".")[0] not in heads}
     # The same flag may be there again, which counts where it is dotted.
-    ordered = tuple(one[:2] for one in _flags_at(words) if one[0] in flags)
+    ordered = tuple(one[:2] for one in given_flags if one[0] in flags)
     transfer, problem = transfer_of(ordered)
     model = None
     if "serve" in words and words.index("serve") + 1 < len(words):
         following = words[words.index("serve") + 1]
         model = None if following.startswith("-") else following
     named = flags.get("model")
+    at = wrapper.program(words)
     told = " and ".join(dict.fromkeys(doubts))
     return Launch(
         flags,
@@ -230,12 +233,18 @@ def from_arguments(
         transfer,
         problem,
         model or (named if isinstance(named, str) else None),
-        tuple(_args(words)),
+        () if at is None else tuple(words[at + 1 :]),
         folder,
         doubt=f"{told}: the shell puts it together when the command runs" if told else "",
         unread=frozenset(unread),
         ordered=ordered,
     )
+
+
+def _spellings(names: Iterable[str]) -> set[str]:
+    """Names of options, with the other names of each."""
+    found = set(names)
+    return found.union(*(same for same in _SAME if same & found))
 
 
 def _is_value(arguments: Sequence[Argument], place: int) -> bool:
@@ -248,16 +257,6 @@ def _is_value(arguments: Sequence[Argument], place: int) -> bool:
     name = before.text.lstrip("-").replace("_", "-").removeprefix("no-")
     flag = before.text.startswith("-") and "=" not in before.text and not before.computed
     return before.text in ("serve", "vllm") or not place or (flag and name not in SWITCHES)
-
-
-def _args(words: Sequence[str]) -> Sequence[str]:
-    """What the vLLM that words start is given."""
-    for place, word in enumerate(words):
-        if word.rpartition("/")[2] == "vllm" and words[place + 1 : place + 2] == ["serve"]:
-            return words[place + 1 :]
-        if word.startswith("vllm.entrypoints."):
-            return words[place + 1 :]
-    return ()
 
 
 def _flags_at(words: Sequence[str]) -> Iterator[tuple[str, str | bool, int, int]]:

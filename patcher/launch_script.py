@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from . import systemd_unit
+from .coercion import CONFIG_VARIABLE
 from .launch import Launch, from_arguments
 from .outcome import ExitCode, KvpatchError
 from .script_path import UNKNOWN
@@ -18,7 +19,6 @@ from .shell_run import calls
 from .shell_state import Call, State
 from .shell_words import Operator, Word, cut
 
-_CONFIG_FILE = "LMCACHE_CONFIG_FILE"
 _BROKEN = re.compile(r"\s*\\?\n\s*(?=--?[A-Za-z])")
 
 
@@ -96,12 +96,12 @@ def _chosen(found: Sequence[Call]) -> Launch | None:
 
 def _placed(environ: Mapping[str, str], folder: str | None) -> Mapping[str, str]:
     """Variables with the name of LMCache's file as it is where kvpatch runs."""
-    name = environ.get(_CONFIG_FILE)
+    name = environ.get(CONFIG_VARIABLE)
     if name is None or folder is None or os.path.isabs(name):  # noqa: PTH117
         return environ
     if folder == UNKNOWN:
-        return {key: value for key, value in environ.items() if key != _CONFIG_FILE}
-    return {**environ, _CONFIG_FILE: os.path.join(folder, name)}  # noqa: PTH118
+        return {key: value for key, value in environ.items() if key != CONFIG_VARIABLE}
+    return {**environ, CONFIG_VARIABLE: os.path.join(folder, name)}  # noqa: PTH118
 
 
 def _elsewhere(launch: Launch, program: str) -> Launch:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 from . import layer_dtype, rules, vllm_options
+from .coercion import CONFIG_VARIABLE
 from .kv_connector import connectors, is_in_process
 from .lint_context import Context
 from .rules import Finding, Level, one_line, spelt
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 BARE_SETTING = Version("0.17.0")
 """From here on vLLM reads use_layerwise in the connector's extra config to choose its graphs."""
 _SAFE_MODES = ("PIECEWISE", "NONE", "0", "1")
-_CONFIG_FILE = "LMCACHE_CONFIG_FILE"
 _TRANSFER = "kv-transfer-config"
 _APART = ": vLLM takes its dotted forms alone where there are any"
 _MODES = ("compilation-config", "cc", "O")
@@ -204,19 +204,19 @@ def environment(context: Context) -> Iterator[Finding]:
     if environ is None or not context.file.written:
         yield from _overruled(context)
         return
-    named = environ.get(_CONFIG_FILE)
+    named = environ.get(CONFIG_VARIABLE)
     if named is None and context.whole_environ:
         yield Finding(
             rules.OTHER_FILE,
-            f"{_CONFIG_FILE} is not set there, so the file is never read (a variable that is not "
-            "exported does not reach vLLM)",
-            _CONFIG_FILE,
+            f"{CONFIG_VARIABLE} is not set there, so the file is never read (a variable that is "
+            "not exported does not reach vLLM)",
+            CONFIG_VARIABLE,
             "environment",
         )
     elif named is not None and not _same(context.config_at or named, context.file.path):
-        told = f"{_CONFIG_FILE} names {spelt(named)}, and not {spelt(context.file.path)}"
+        told = f"{CONFIG_VARIABLE} names {spelt(named)}, and not {spelt(context.file.path)}"
         lower = None if context.running else Level.WARNING
-        yield Finding(rules.OTHER_FILE, told, _CONFIG_FILE, "environment", lower=lower)
+        yield Finding(rules.OTHER_FILE, told, CONFIG_VARIABLE, "environment", lower=lower)
     for name in context.schema.keys:
         variable = f"LMCACHE_{name.upper()}"
         if variable in environ and not context.schema.reading.env_beside_file:

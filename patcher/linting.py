@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import key_history
+from .coercion import CONFIG_VARIABLE
 from .lint import Linted, Surroundings, lint
 from .outcome import ExitCode, KvpatchError, Report
 from .release import Release, find_release
@@ -19,9 +20,6 @@ from .yaml_source import YamlFile, read_yaml
 if TYPE_CHECKING:
     from . import serve_file
     from .launch import Launch
-
-
-_CONFIG_FILE = "LMCACHE_CONFIG_FILE"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -178,8 +176,8 @@ def _named(
     Raises:
         KvpatchError: ``unreadable``, exit 4: it is not there, and no other was named.
     """
-    front = (launch.environ if launch else {}).get(_CONFIG_FILE)
-    found = (environ or {}).get(_CONFIG_FILE) if front is None else front
+    front = (launch.environ if launch else {}).get(CONFIG_VARIABLE)
+    found = (environ or {}).get(CONFIG_VARIABLE) if front is None else front
     if found is None:
         return None
     if pid is None or front is not None:

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from . import bundle, model_fit, templates, ways_out
+from .coercion import CONFIG_VARIABLE
 from .comments import comment
 from .env_format import variables
 from .fsops import Disk
@@ -23,7 +24,7 @@ from .place import options, quoted
 from .release import version_of
 from .render import Rendered, header, render
 from .schema import Schema
-from .serving import CONFIG_VARIABLE, MODEL, shell
+from .serving import MODEL, shell
 from .sizing import Wanted
 from .templates import Pair, Template
 

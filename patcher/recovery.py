@@ -219,17 +219,17 @@ def _bring(
     name = journal.transaction
     for path, step in journal.steps.items():
         source, goal = (step.before, step.after) if forward else (step.after, step.before)
+        untouched = never_written(journal, path)
         try:
             now = _now(disk, place, path)
         except KvpatchError as error:
             if error.exit_code is not ExitCode.REFUSED:
                 raise
-            if not never_written(journal, path):
+            if not untouched:
                 conflicts.append(path)
             if error.code != "linked-folder":
                 unstage(disk, place, path, name)
             continue
-        untouched = never_written(journal, path)
         unstage(disk, place, path, name)
         if now == (goal.digest if goal else None):
             touched.append(path)

@@ -10,6 +10,7 @@ from typing import Any
 from packaging.version import Version
 
 from . import place
+from .coercion import CONFIG_VARIABLE
 from .kv_size import GIB
 from .model_runner import SKIPS, VARIABLE, second_runner_for
 from .outcome import KvpatchError
@@ -26,7 +27,6 @@ _SERVER_COMMAND = Version("0.4.3")
 _PORT = 5555
 MODEL = "MODEL"
 """Stands in the command where no model was named."""
-CONFIG_VARIABLE = "LMCACHE_CONFIG_FILE"
 _CHUNK = 256
 
 

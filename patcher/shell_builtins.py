@@ -123,7 +123,3 @@ def succeeds(nodes: Sequence[Node]) -> bool:
     words = [word for word in node.words if not target_of(word)]
     asks = any(piece.text[:2] in ("$(", "`") for word in node.words for piece in word.pieces)
     return (words[0].bare in _SUCCEEDS) if words else not asks
-
-
-def _is_list(text: str) -> bool:
-    return text in ("$@", "${@}") or "[@]" in text or text.startswith("${@")

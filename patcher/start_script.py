@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from .serving import CONFIG_VARIABLE, quoted, shell
+from .coercion import CONFIG_VARIABLE
+from .serving import quoted, shell
 
 BIN = "SERVE_BIN"
 """Names another folder of programs than the environment's. vLLM warns of a name like its own."""

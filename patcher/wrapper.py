@@ -62,7 +62,7 @@ def start_of(words: Sequence[str], *, texts: bool = True) -> Start | None:
         words: of one command, without variables in front.
         texts: whether a word is looked into that another shell runs.
     """
-    at = _program(words)
+    at = program(words)
     front = words if at is None else words[:at]
     names = [word.rpartition("/")[2] for word in front]
     if _says(names):
@@ -96,7 +96,8 @@ def _clean(front: Sequence[str], names: Sequence[str]) -> bool:
     return "systemd-run" in names or ("sudo" in names and not keeps)
 
 
-def _program(words: Sequence[str]) -> int | None:
+def program(words: Sequence[str]) -> int | None:
+    """The place of vLLM's program, or of its module, among words; None where it is not there."""
     for place, word in enumerate(words):
         if word.startswith("vllm.entrypoints."):
             return place
