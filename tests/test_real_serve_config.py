@@ -204,23 +204,28 @@ def test_before_dotted_names_no_connector_comes_of_them(
     assert "kv_connector" not in theirs
 
 
-@pytest.mark.stack
-def test_the_real_command_makes_of_a_file_what_kvpatch_says(tmp_path: Path) -> None:
-    python = target()
-    asked = [
-        {"file": case.file, "text": case.text, "arguments": shlex.split(case.command)}
-        for case in CASES
-    ]
+def answered(asked: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
+    """What the real command makes of files and arguments."""
     ended = subprocess.run(
-        [python, "-B", REAL],
+        [target(), "-B", REAL],
         input=json.dumps(asked),
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-2000:]
-    answer = json.loads(ended.stdout.splitlines()[-1])
+    answer: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return answer
+
+
+@pytest.mark.stack
+def test_the_real_command_makes_of_a_file_what_kvpatch_says(tmp_path: Path) -> None:
+    asked = [
+        {"file": case.file, "text": case.text, "arguments": shlex.split(case.command)}
+        for case in CASES
+    ]
+    answer = answered(asked, tmp_path)
     apart = {}
     for case, theirs in zip(CASES, answer["found"], strict=True):
         if Version(answer["vllm"]) < Version(case.since):
@@ -263,16 +268,7 @@ def test_the_real_command_stops_at_the_fields_at_which_kvpatch_says_so(tmp_path:
          "arguments": ["serve", "m", "--kv-transfer-config", json.dumps(transfer)]}
         for transfer in ROLES_AND_FIELDS
     ]  # fmt: skip
-    ended = subprocess.run(
-        [target(), "-B", REAL],
-        input=json.dumps(asked),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr[-2000:]
-    answer = json.loads(ended.stdout.splitlines()[-1])
+    answer = answered(asked, tmp_path)
     vllm = Version(answer["vllm"])
     for transfer, theirs in zip(ROLES_AND_FIELDS, answer["found"], strict=True):
         stops = any(fault.level is Level.ERROR for fault in faults(transfer, vllm))
