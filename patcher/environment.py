@@ -32,11 +32,19 @@ def from_file(path: Path) -> Mapping[str, str]:
             "name a file with lines of NAME=VALUE",
             ExitCode.ENVIRONMENT,
         ) from None
-    found: dict[str, str] = {}
     if len(content) > _MOST_BYTES or b"\0" in content:
         raise _bad(path, 1, "it is no text of NAME=VALUE lines")
-    text = content.decode("utf-8", "surrogateescape").lstrip("\ufeff")
-    for number, line in enumerate(text.splitlines(), 1):
+    return parsed(content.decode("utf-8", "surrogateescape"), path)
+
+
+def parsed(text: str, path: Path) -> Mapping[str, str]:
+    """The same of its text.
+
+    Raises:
+        KvpatchError: ``bad-environment``, exit 2.
+    """
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.lstrip("\ufeff").splitlines(), 1):
         plain = line.strip()
         if not plain or plain.startswith(("#", ";")):
             continue

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from . import systemd_unit
+from . import script_file, systemd_unit
 from .coercion import CONFIG_VARIABLE
 from .launch import Launch, from_arguments
 from .outcome import ExitCode, KvpatchError
@@ -22,16 +22,23 @@ from .shell_words import Operator, Word, cut
 _BROKEN = re.compile(r"\s*\\?\n\s*(?=--?[A-Za-z])")
 
 
-def parse_script(text: str, here: str = "") -> Launch | None:
+def parse_script(
+    text: str, here: str = "", read: script_file.Reader = script_file.nothing
+) -> Launch | None:
     """The command that starts vLLM in a shell script or a systemd unit, with what is set for it.
 
-    Of several it is the last one that runs in any case. What the script sources or computes is
-    not followed, but for ``here``, the folder it is in. None where no line starts vLLM.
+    Of several it is the last one that runs in any case. None where no line starts vLLM. What the
+    script computes is not followed, but for the folder it is in.
+
+    Args:
+        text: the script.
+        here: the folder that it is in; empty where it is not known.
+        read: what it sources, and another script that it starts.
     """
     text = text.replace("\r\n", "\n")
     if systemd_unit.is_unit(text):
-        return _chosen(systemd_unit.calls(text))
-    return _chosen(calls(text, here))
+        return _chosen(systemd_unit.calls(text, read))
+    return _chosen(calls(text, here, read=read))
 
 
 def parse_launch(text: str) -> Launch:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import key_history
-from .coercion import CONFIG_VARIABLE
+from .coercion import CONFIG_VARIABLE, PREFIX
 from .lint import Linted, Surroundings, lint
 from .outcome import ExitCode, KvpatchError, Report
 from .release import Release, find_release
@@ -40,7 +40,8 @@ class Asked:
 def run_lint(path: Path | None, asked: Asked) -> Report:
     """Check a configuration file, and mend it where that was asked for.
 
-    Without a path, it is the file that the variables name, or what they say where they name none.
+    Without a path, it is the file that the variables or the command name, or what they say where
+    they name none.
 
     Raises:
         KvpatchError: exit 2 for what can't be asked, 3 for a file that can't be mended, 4 for
@@ -53,13 +54,6 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
             "give one of the two",
             ExitCode.USAGE,
         )
-    if path is None and asked.env_file is None and asked.pid is None:
-        raise KvpatchError(
-            "no-configuration",
-            "there is no configuration to check",
-            "name a file, or variables: --env-file FILE or --pid PID",
-            ExitCode.USAGE,
-        )
     if path is None and asked.fix:
         raise KvpatchError(
             "nothing-to-fix",
@@ -68,6 +62,14 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
             ExitCode.USAGE,
         )
     launch, environ = _surroundings(asked)
+    if path is None and environ is None and not _says_something(launch):
+        raise KvpatchError(
+            "no-configuration",
+            "there is no configuration to check",
+            "name a file, or variables: --env-file FILE, --pid PID, or --serve with a command or "
+            f"script that sets {CONFIG_VARIABLE}",
+            ExitCode.USAGE,
+        )
     notes = [launch.several] if launch and launch.several else []
     named = _named(launch, environ, asked.pid, given=path is not None)
     shown = ""
@@ -162,6 +164,11 @@ def _surroundings(asked: Asked) -> tuple[Launch | None, Mapping[str, str] | None
     return launch, environ
 
 
+def _says_something(launch: Launch | None) -> bool:
+    """Whether a command sets what LMCache reads."""
+    return launch is not None and any(name.startswith(PREFIX) for name in launch.environ)
+
+
 def _named(
     launch: Launch | None, environ: Mapping[str, str] | None, pid: int | None, *, given: bool
 ) -> tuple[Path, str] | None:
@@ -188,8 +195,13 @@ def _named(
 
 
 def _variables(asked: Asked) -> str:
-    """The file that the variables are in."""
-    return str(asked.env_file) if asked.env_file else f"/proc/{asked.pid}/environ"
+    """What the variables are in."""
+    if asked.env_file or asked.pid is not None:
+        return str(asked.env_file or f"/proc/{asked.pid}/environ")
+    from . import serve_option
+
+    script = serve_option.script_of(asked.serve or "")
+    return str(script) if script else "the command of --serve"
 
 
 def _base(asked: Asked) -> serve_file.Base:

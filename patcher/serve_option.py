@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import errno
-import os
 from pathlib import Path
 
+from . import script_file
 from .launch import Launch
 from .launch_script import parse_launch, parse_script
 from .outcome import ExitCode, KvpatchError
-
-_MOST_BYTES = 1024 * 1024
 
 
 def launch_of(given: str) -> Launch:
@@ -21,10 +19,8 @@ def launch_of(given: str) -> Launch:
     """
     script = script_of(given)
     if script is not None:
-        text = _content(script, given)
-        # By a link, dirname and readlink say two folders.
-        here = "" if script.is_symlink() else str(script.absolute().parent)
-        found = parse_script(text.decode("utf-8", "replace"), here)
+        text = _content(script, given).decode("utf-8", "replace")
+        found = parse_script(text, script_file.folder_of(script), script_file.read)
         if found is None:
             told = f"{given} is a file in which no line starts vLLM"
             raise _no_command(f"{told}, as far as can be seen without running it")
@@ -44,9 +40,7 @@ def _content(script: Path, given: str) -> bytes:
         KvpatchError: ``unreadable``, exit 4.
     """
     try:
-        # Some files of /proc wait for what is written next.
-        with open(os.open(script, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:  # noqa: PTH123
-            return stream.read(_MOST_BYTES) or b""
+        return script_file.beginning(script)
     except OSError as error:
         raise _unreadable(given, error) from None
 

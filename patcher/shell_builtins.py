@@ -108,9 +108,10 @@ def positional(given: Sequence[Argument] | None, state: State) -> None:
 
 def leave(head: str, state: State) -> None:
     """The end of a script, a function or a loop's round; outside of these nothing ends."""
+    around = state.functions_around or state.files_around
     if head == "exit":
         state.ended = True
-    elif state.functions_around if head == "return" else state.loops:
+    elif around if head == "return" else state.loops:
         (state.returns if head == "return" else state.leaves).append(state.copy())
         state.ended = True
 

@@ -108,7 +108,8 @@ def value(text: str, state: State) -> tuple[Value | None, bool]:
         return ((filled,) if found else None), False
     if _VLLM.fullmatch(text.replace('"', "")):
         return ("vllm",), False
-    if state.here and state.folder is None and is_own_folder(text):
+    told = state.rooted or state.folder == state.began
+    if state.here and told and is_own_folder(text):
         return (state.here,), False
     return None, False
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from . import shell_syntax
-from .script_path import UNKNOWN
+from . import script_file, shell_start, shell_syntax
 from .shell_builtins import assign, change, declare, leave, positional, succeeds, target_of
 from .shell_expansion import expanded
-from .shell_state import Argument, Call, State, below, joined
+from .shell_state import Argument, Call, Defined, State, below, joined
 from .shell_syntax import Block, Chain, Command, Function, Kind, Node, parsed
 from .shell_words import Word
 from .wrapper import Start, start_of
@@ -29,31 +28,38 @@ _INSIDE = 100
 """Blocks and functions inside of each other."""
 _MOST = 100_000
 """Commands that are looked at in one script."""
+_LETTERS = 100
+"""Characters of a file that count as one of them."""
 
 
-def calls(text: str, here: str = "", variables: Mapping[str, str] | None = None) -> list[Call]:
+def calls(text: str, here: str = "", read: script_file.Reader = script_file.nothing) -> list[Call]:
     """The commands of a script that start vLLM, in their order.
 
     Args:
         text: the script.
         here: the folder that it is in; empty where it is not known.
-        variables: that are set before it runs.
+        read: what it sources, and scripts that it starts.
     """
-    run = _Run()
-    state = State({name: (value,) for name, value in (variables or {}).items()}, here=here)
+    run = _Run(read)
+    state = State(here=here)
     run.sequence(parsed(text), state)
     if not run.found:
         # What is never called here may be called by what sources it.
-        for body in list(state.functions.values())[:_UNCALLED]:
+        for one in list(state.functions.values())[:_UNCALLED]:
             later = state.copy()
-            later.certain, later.ended = False, False
-            run.sequence(body, later)
+            later.certain, later.ended, later.here = False, False, one.here
+            run.sequence(one.body, later)
     return run.found
 
 
-def calls_of(words: Sequence[Word], variables: Mapping[str, str], folder: str) -> list[Call]:
+def calls_of(
+    words: Sequence[Word],
+    variables: Mapping[str, str],
+    folder: str,
+    read: script_file.Reader = script_file.nothing,
+) -> list[Call]:
     """The same of one command that no shell runs, with its variables and its folder."""
-    run = _Run()
+    run = _Run(read)
     state = State({name: (value,) for name, value in variables.items()}, folder=folder)
     state.exported = frozenset(variables)
     run.sequence((Chain((("", (Command(tuple(words)),)),)),), state)
@@ -61,8 +67,9 @@ def calls_of(words: Sequence[Word], variables: Mapping[str, str], folder: str) -
 
 
 class _Run:
-    def __init__(self) -> None:
+    def __init__(self, read: script_file.Reader) -> None:
         self.found: list[Call] = []
+        self._read = read
         self._left, self._deep = _MOST, 0
 
     def sequence(self, chains: shell_syntax.Sequence, state: State) -> None:
@@ -113,7 +120,7 @@ class _Run:
         elif isinstance(node, Command):
             self._command(node, state)
         elif isinstance(node, Function):
-            state.functions[node.name] = node.body
+            state.functions[node.name] = Defined(node.body, state.here)
         else:
             self._block(node, state)
         self._deep -= 1
@@ -196,20 +203,50 @@ class _Run:
             positional(rest if head == "set" else None, state)
         elif head in state.functions and state.depth < _DEEPEST:
             self._function(state.functions[head], given[1:], state)
+        elif head in ("source", "."):
+            self._source(given[1:], command.line, state)
         else:
             self._start(assigned, given, command.line, state)
             state.ended = state.ended or (head == "exec" and len(words) > 1)
 
-    def _function(
-        self, body: shell_syntax.Sequence, given: Sequence[Argument], state: State
-    ) -> None:
+    def _source(self, given: Sequence[Argument], line: int, state: State) -> None:
+        given = given[1:] if given[:1] == [Argument("--")] else given
+        found = shell_start.named(given[0], state, self._read) if given else None
+        if found is None or state.depth >= _DEEPEST:
+            return
+        self._left -= len(found.text) // _LETTERS
+        here, around, returns = state.here, state.line, state.returns
+        arguments = state.variables.get("@")
+        if found.folder != here:
+            # There $0 and BASH_SOURCE say two folders.
+            state.here = ""
+        state.line, state.returns = around or line, []
+        state.files_around += 1
+        state.depth += 1
+        if len(given) > 1:
+            positional(given[1:], state)
+        self.sequence(parsed(found.text), state)
+        ends = [*([] if state.ended else [state]), *state.returns]
+        if ends:
+            state.take(joined(ends))
+        if len(given) > 1 and state.variables.get("@") == tuple(one.text for one in given[1:]):
+            # What the file itself sets stays.
+            state.forget("@")
+            if arguments is not None:
+                state.variables["@"] = arguments
+        state.depth -= 1
+        state.files_around -= 1
+        state.here, state.line, state.returns = here, around, returns
+
+    def _function(self, defined: Defined, given: Sequence[Argument], state: State) -> None:
+        here, state.here = state.here, defined.here
         before, returns, own = dict(state.variables), state.returns, state.own
         state.returns, state.own = [], set()
         state.depth += 1
         state.functions_around += 1
         loops, state.loops = state.loops, 0
         positional(given, state)
-        self.sequence(body, state)
+        self.sequence(defined.body, state)
         ends = [*([] if state.ended else [state]), *state.returns]
         if ends:
             state.take(joined(ends))
@@ -221,12 +258,13 @@ class _Run:
         state.returns, state.own, state.loops = returns, own, loops
         state.functions_around -= 1
         state.depth -= 1
+        state.here = here
 
     def _start(
         self, assigned: Sequence[Word], given: Sequence[Argument], line: int, state: State
     ) -> None:
         texts = [
-            "vllm" if _stands_for_vllm(one, *given[place + 1 : place + 2]) else one.text
+            "vllm" if shell_start.stands_for_vllm(one, given[place + 1 :]) else one.text
             for place, one in enumerate(given)
         ]
         if texts[:1] == ["eval"] and state.depth < _DEEPEST:
@@ -239,23 +277,36 @@ class _Run:
         for word in assigned:
             assign(word, within)
         front = given if start.at is None else given[: start.at]
-        odd = next((one for one in front if one.computed and not _is_program(one)), None)
+        odd = next((one for one in front if one.computed and not shell_start.is_program(one)), None)
         elsewhere = state.elsewhere or start.elsewhere
         if odd is not None and start.at is not None and not elsewhere:
             elsewhere = odd.name or "what stands in front"
         alone = start.elsewhere or start.clean
         environ = {**({} if alone else within.environ), **start.assigned}
-        folder = below(state.folder, start.folder)
+        at = state.line or line
         if start.at is None:
             if state.depth < _DEEPEST:
-                inner = _inner(within, start, environ, elsewhere)
-                inner.line = state.line or line
-                inner.folder = UNKNOWN if start.elsewhere else folder
-                self.sequence(parsed(start.text), inner)
+                within.exported |= {target[1] for word in assigned if (target := target_of(word))}
+                inner = shell_start.inner(within, start, environ, elsewhere)
+                inner.line = at
+                self._shell(start, given, inner)
             return
+        folder = below(state.folder, start.folder)
         arguments = (Argument(texts[start.at]), *given[start.at + 1 :])
-        at = state.line or line
         self.found.append(Call(arguments, environ, folder, at, state.certain, elsewhere))
+
+    def _shell(self, start: Start, given: Sequence[Argument], inner: State) -> None:
+        if start.script is None:
+            self.sequence(parsed(start.text), inner)
+            return
+        found = shell_start.named(given[start.script], inner, self._read)
+        if found is None or not (start.by_shell or shell_start.is_shell_script(found.text)):
+            return
+        self._left -= len(found.text) // _LETTERS
+        inner.here, inner.began = found.folder, inner.folder
+        inner.rooted = given[start.script].text.startswith(("/", "~"))
+        positional(given[start.script + 1 :], inner)
+        self.sequence(parsed(found.text), inner)
 
     def _evaluate(self, given: Sequence[Argument], line: int, state: State) -> None:
         if any(one.computed for one in given):
@@ -265,24 +316,3 @@ class _Run:
         state.depth, state.line = depth + 1, around or line
         self.sequence(parsed(" ".join(one.text for one in given)), state)
         state.depth, state.line = depth, around
-
-
-def _inner(state: State, start: Start, environ: Mapping[str, str], elsewhere: str) -> State:
-    """Where another shell begins: with what was exported to it."""
-    inner = state.copy()
-    names = frozenset() if start.elsewhere or start.clean else inner.exported
-    inner.variables = {name: state.variables[name] for name in names & set(state.variables)}
-    inner.outer, inner.elsewhere, inner.depth = environ, elsewhere, state.depth + 1
-    inner.functions, inner.stack = {}, ()
-    inner.loops = inner.functions_around = 0
-    return inner
-
-
-def _stands_for_vllm(one: Argument, *following: Argument) -> bool:
-    serves = bool(following) and following[0].text == "serve"
-    return one.computed and serves and "vllm" in one.text.lower()
-
-
-def _is_program(one: Argument) -> bool:
-    """Whether a word that is put together is a folder's program, and no command in front."""
-    return re.search(r"python|vllm|venv|/bin/|^\W*PY", one.text, re.IGNORECASE) is not None

@@ -50,6 +50,14 @@ class Call:
     elsewhere: str = ""
 
 
+@dataclass(frozen=True)
+class Defined:
+    """A function, and the folder of the file that it stands in."""
+
+    body: shell_syntax.Sequence
+    here: str
+
+
 @dataclass
 class State:
     """Variables, the folder, and how certain it is that the place is reached.
@@ -59,7 +67,9 @@ class State:
         arrays: names of those that are arrays.
         exported: names that another program is given.
         outer: what is set around the script, where that is known.
-        folder: None where it is still the one in which the script was started.
+        folder: None where it is still the one in which the first script was started.
+        began: the folder in which the script was started.
+        rooted: whether it was started by its whole path.
         stack: folders that popd goes back to.
         functions: by name.
         certain: whether the place is reached whenever the script runs.
@@ -70,6 +80,7 @@ class State:
         depth: how many functions and shells are around.
         loops: how many loops are around.
         functions_around: how many functions are.
+        files_around: how many files are that are sourced.
         leaves: what is known where a loop is left.
         returns: what is known where a function returns.
         own: names that are the function's alone.
@@ -80,8 +91,10 @@ class State:
     exported: frozenset[str] = frozenset()
     outer: Mapping[str, str] = field(default_factory=dict)
     folder: str | None = None
+    began: str | None = None
+    rooted: bool = False
     stack: tuple[str | None, ...] = ()
-    functions: dict[str, shell_syntax.Sequence] = field(default_factory=dict)
+    functions: dict[str, Defined] = field(default_factory=dict)
     certain: bool = True
     ended: bool = False
     elsewhere: str = ""
@@ -90,6 +103,7 @@ class State:
     depth: int = 0
     loops: int = 0
     functions_around: int = 0
+    files_around: int = 0
     leaves: list[State] = field(default_factory=list)
     returns: list[State] = field(default_factory=list)
     own: set[str] = field(default_factory=set)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
+from . import environment, script_file
+from .outcome import KvpatchError
 from .script_path import UNKNOWN
 from .shell_run import calls_of
 from .shell_state import Call
@@ -16,6 +19,8 @@ _HEADED = re.compile(r"(?:\s*(?:[#;].*)?\n)*\s*\[\w+\]")
 _BRACED = re.compile(r"\$\{\w+\}")
 _ALONE = re.compile(r"\$\w+")
 _SPECIFIER = re.compile(r"(?<!%)(?:%%)*%[A-Za-z]")
+_EXPORTS = re.compile(r"^\s*export\s", re.MULTILINE)
+"""A shell's word, with which systemd takes a line for none."""
 _PREFIX = "-@:+!|"
 
 
@@ -24,12 +29,16 @@ def is_unit(text: str) -> bool:
     return _HEADED.match(text) is not None and _SECTION.search(text) is not None
 
 
-def calls(text: str) -> list[Call]:
+def calls(text: str, read: script_file.Reader = script_file.nothing) -> list[Call]:
     """The commands of a unit that start vLLM, in their order.
 
-    Where it names a file of variables, what that leaves of the others is not known.
+    Args:
+        text: the unit.
+        read: the files of variables that it names, and scripts that it starts; where such a file
+            can't be read, what it leaves of the variables is not known.
     """
     environ: dict[str, str] = {}
+    files: dict[str, str] = {}
     folder, known = UNKNOWN, True
     commands: list[tuple[int, str]] = []
     for line, name, value in _settings(text):
@@ -40,7 +49,12 @@ def calls(text: str) -> list[Call]:
                 key, _, setting = word.partition("=")
                 environ[key] = setting
         elif name == "EnvironmentFile":
-            known = known and not value
+            if not value:
+                files, known = {}, True
+                continue
+            variables = _file(value.removeprefix("-"), read)
+            known = known and variables is not None
+            files.update(variables or {})
         elif name == "WorkingDirectory":
             target = value.removeprefix("-")
             folder = UNKNOWN if "%" in target or not target.startswith("/") else target
@@ -49,11 +63,25 @@ def calls(text: str) -> list[Call]:
                 commands.clear()
             commands.append((line, value))
     environ = {name: value for name, value in environ.items() if known and "%" not in value}
+    # systemd.exec(5): a file's settings stand above those of the unit, wherever it is named.
+    environ.update(files if known else {})
     found: list[Call] = []
     for line, value in commands:
         for words in _commands(value, line):
-            found += calls_of(words, environ, folder)
+            found += calls_of(words, environ, folder, read)
     return found
+
+
+def _file(name: str, read: script_file.Reader) -> Mapping[str, str] | None:
+    """Variables of a file; None where they can't be told."""
+    plain = name.startswith("/") and not set(name) & set("%*?[\\")
+    found = read(name) if plain else None
+    if found is None or _EXPORTS.search(found.text):
+        return None
+    try:
+        return environment.parsed(found.text, Path(name))
+    except KvpatchError:
+        return None
 
 
 def _settings(text: str) -> Iterator[tuple[int, str, str]]:

@@ -29,6 +29,8 @@ _PLAIN = frozenset(
 _RUNS_TEXT = frozenset(
     {"eval", "screen", "ssh", "su", "runuser", "script", "tmux", "watch", "srun"}
 )
+_TAKES = frozenset({"-u", "-g", "-o", "+o", "-O", "+O", "-C", "-D", "--rcfile", "--init-file"})
+"""Options of those programs with a word behind."""
 _CHDIR = re.compile(r"--(?:chdir|directory|working-directory|cwd|workdir|work-dir)(?:=(.*))?")
 _INSIDE = re.compile(r"\bserve\b|vllm\.entrypoints\.")
 _HELP = re.compile(r"-h|-v|--version|--help(?:=.*)?")
@@ -41,6 +43,8 @@ class Start:
     Attributes:
         at: place of vLLM's program or module among the words; None where ``text`` starts it.
         text: what another shell is given to run.
+        script: place of the name of another script that starts it, if it does.
+        by_shell: whether a shell is named that runs that script.
         assigned: variables that the words in front set.
         folder: where they change to; None where they do not.
         elsewhere: the program that starts it where files have other names; empty for none.
@@ -49,6 +53,8 @@ class Start:
 
     at: int | None
     text: str = ""
+    script: int | None = None
+    by_shell: bool = False
     assigned: Mapping[str, str] = field(default_factory=dict)
     folder: str | None = None
     elsewhere: str = ""
@@ -67,18 +73,22 @@ def start_of(words: Sequence[str], *, texts: bool = True) -> Start | None:
     names = [word.rpartition("/")[2] for word in front]
     if _says(names):
         return None
-    text = ""
+    text, script, by_shell = "", None, False
     if at is None:
         text = _text(words, names) if texts else ""
-        if not text:
+        if texts and not text:
+            script, by_shell = _script(words, names)
+        if not text and script is None:
             return None
     elif any(_HELP.fullmatch(word) for word in words[at + 1 :]):
         return None
+    front, names = front[:script], names[:script]
     elsewhere = next((name for name in names if name in _ELSEWHERE), "")
     if "srun" in names and any(word.startswith("--container") for word in front):
         elsewhere = "srun"
     assigned = {} if elsewhere else dict(_assigned(front))
-    return Start(at, text, assigned, _folder(front, names), elsewhere, _clean(front, names))
+    folder, clean = _folder(front, names), _clean(front, names)
+    return Start(at, text, script, by_shell, assigned, folder, elsewhere, clean)
 
 
 def _says(names: Sequence[str]) -> bool:
@@ -104,6 +114,23 @@ def program(words: Sequence[str]) -> int | None:
         if word.rpartition("/")[2] == "vllm" and words[place + 1 : place + 2] == ["serve"]:
             return place
     return None
+
+
+def _script(words: Sequence[str], names: Sequence[str]) -> tuple[int | None, bool]:
+    """The place of a script's name, and whether it is a shell's argument."""
+    by_shell = takes = False
+    for place, (word, name) in enumerate(zip(words, names, strict=True)):
+        if takes or ASSIGNMENT.match(word) or (name in _PLAIN and not by_shell):
+            takes = False
+        elif word[:1] in ("-", "+"):
+            if by_shell and re.fullmatch(r"-[A-Za-z]*[cs][A-Za-z]*", word):
+                return None, False
+            takes = word in _TAKES
+        elif name in SHELLS and not by_shell:
+            by_shell = True
+        else:
+            return (place, by_shell) if by_shell or "/" in word else (None, False)
+    return None, False
 
 
 def _text(words: Sequence[str], names: Sequence[str]) -> str:

@@ -203,10 +203,40 @@ def test_variables_that_name_a_file_have_it_read(file: Path, tmp_path: Path) -> 
     assert lint("--env-file", place, "--lmcache", "0.5.6")[0] == 4
 
 
+@pytest.mark.parametrize("name", ["serve.sh", "vllm-blend.service"])
+def test_a_bundle_is_checked_by_what_starts_it(name: str, tmp_path: Path) -> None:
+    bundle, where = tmp_path / "bundle", ("--lmcache", "0.5.6", "--vllm", "0.32.0")
+    assert kvpatch("profile", "blend", "--format", "bundle", "-o", bundle, *where).code == 0
+    code, out, _ = lint("--serve", bundle / name, *where)
+    assert out.splitlines()[0] == f"{bundle}/lmcache.yaml, for LMCache 0.5.6 with vLLM 0.32.0"
+    assert (code, "error" in out.replace("0 errors", "")) == (0, False)
+    script = bundle / "serve.sh"
+    script.write_text(script.read_text().replace('"kv_role": "kv_both"', '"kv_role": "both"'))
+    assert "error LM052" in lint("--serve", bundle / name, *where)[1]
+    with (bundle / "vllm.env").open("a") as variables:
+        variables.write("LMCACHE_CHUNK_SIZE=abc\n")
+    assert "LMCACHE_CHUNK_SIZE: abc" in lint("--serve", bundle / name, *where)[1]
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_variables_of_the_command_are_a_configuration(script: bool, tmp_path: Path) -> None:
+    command, place = "LMCACHE_CHUNK_SIZE=abc vllm serve m", tmp_path / "start.sh"
+    place.write_text(f"{command}\n")
+    code, out, _ = lint("--serve", place if script else command, "--lmcache", "0.5.6")
+    told = str(place) if script else "the command of --serve"
+    assert out.splitlines()[0] == f"{told}, for LMCache 0.5.6"
+    assert (code, "LM020 LMCACHE_CHUNK_SIZE" in out) == (1, True)
+
+
 def test_without_a_file_and_variables_there_is_nothing_to_check(tmp_path: Path) -> None:
     place = tmp_path / "prof.env"
     place.write_text("LMCACHE_CHUNK_SIZE=8\n")
-    for arguments, said in (((), "no configuration"), (("--env-file", place, "--fix"), "--fix")):
+    for arguments, said in (
+        ((), "no configuration"),
+        (("--serve", "A=1 vllm serve m"), "no configuration"),
+        (("--env-file", place, "--fix"), "--fix"),
+        (("--serve", "LMCACHE_CHUNK_SIZE=8 vllm serve m", "--fix"), "--fix"),
+    ):
         code, _, err = lint(*arguments, "--lmcache", "0.5.6")
         assert code == 2
         assert said in err

@@ -21,6 +21,14 @@ def test_a_command_and_a_script_are_told_apart(
     assert script_of("vllm serve m") is None
 
 
+def test_what_a_script_names_is_read(tmp_path: Path) -> None:
+    (tmp_path / "env.sh").write_text("MODEL=m\n")
+    (tmp_path / "start.sh").write_text('. "$(dirname "$0")/env.sh"\nvllm serve $MODEL\n')
+    (tmp_path / "a.service").write_text(f"[Service]\nExecStart=/bin/sh {tmp_path}/start.sh\n")
+    assert launch_of(str(tmp_path / "start.sh")).model == "m"
+    assert launch_of(str(tmp_path / "a.service")).model == "m"
+
+
 def test_of_a_link_the_folder_is_not_told(tmp_path: Path) -> None:
     (tmp_path / "start.sh").write_text('vllm serve --config "$(dirname "$0")/s.yaml"\n')
     (tmp_path / "link.sh").symlink_to("start.sh")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kvpatch import script_file
 from kvpatch.script_path import UNKNOWN
 from kvpatch.shell_run import calls, calls_of
 from kvpatch.shell_words import literal
@@ -189,8 +190,106 @@ def test_a_command_that_no_shell_runs_has_its_folder_and_variables() -> None:
     assert (found.folder, found.environ) == ("/srv", {"A": "m"})
 
 
-WORDS = """vllm serve ; && || | & ( ) { } if then fi else case in esac ;; for do done while f() f
-$A ${A } $( ` ' " \\ <<E E < > # [[ ]] (( )) A= A=( cd eval bash -c return break exit $@ !"""
+FILES = {
+    "env.sh": "CFG=good.yaml\nexport PORT=8001",
+    "vars.env": "LMCACHE_CONFIG_FILE=/a.yaml\nWORDS='a b'",
+    "early.sh": "CFG=good.yaml\nreturn\nCFG=bad.yaml",
+    "asks.sh": "if [ -n \"$PATH\" ]; then CFG=good.yaml; return 0; fi\nCFG=bad.yaml",
+    "names.sh": "CFG=$1; set -- x y",
+    "ends.sh": "vllm serve m\nexit",
+    "self.sh": "N=$N.; . ./self.sh",
+    "sub/lib.sh": 'LIB=$(dirname "${BASH_SOURCE[0]}")\nserve_it() { vllm serve "$LIB" "$1"; }',
+    "sub/far.sh": 'cd sub\n. ./near.sh',
+    "sub/near.sh": "CFG=near.yaml",
+    "inner.sh": '#!/usr/bin/env bash\nvllm serve --config "$CFG" --port "${1}"',
+    "own.sh": '#!/bin/bash\nDIR=$(cd "$(dirname "$0")" && pwd)\nvllm serve "$DIR/m"',
+    "sub/own.sh": '#!/bin/sh\nDIR=$(cd "$(dirname "$0")" && pwd)\nvllm serve "$DIR/m"',
+    "plain": 'vllm serve --config "$CFG"',
+}  # fmt: skip
+"""What scripts source and start."""
+
+FOLLOWED = [
+    "CFG=bad.yaml\n. ./env.sh\nvllm serve --config $CFG --port $PORT",
+    "CFG=bad.yaml\nsource env.sh\nvllm serve --config $CFG",
+    "CFG=bad.yaml\n[ -f no.sh ] && . ./no.sh\nvllm serve --config $CFG",
+    "set -a; . ./vars.env; set +a\nexec vllm serve m $WORDS",
+    "source early.sh && vllm serve --config $CFG",
+    "source names.sh good.yaml\nvllm serve --config $CFG",
+    'set -- first\nsource names.sh good.yaml\nvllm serve --config $CFG "$@"',
+    'D=$(cd "$(dirname "$0")" && pwd)\n. "$D/env.sh"\nvllm serve --config $CFG',
+    "f() { local CFG=bad.yaml; . ./env.sh; vllm serve --config $CFG; }\nf",
+    ". sub/far.sh\nvllm serve --config $CFG",
+    "(. sub/far.sh)\nCFG=a.yaml\nvllm serve --config $CFG",
+    "cd sub; . ./near.sh; vllm serve --config $CFG",
+    ". ./ends.sh\nvllm serve other",
+    "export CFG=good.yaml\n./inner.sh 8000",
+    "export CFG=good.yaml\nexec bash inner.sh 8000\nvllm serve other",
+    "export CFG=good.yaml\nnohup env CFG=other.yaml ./inner.sh 8000",
+    "CFG=good.yaml setsid -w bash -e plain",
+    "cd sub; ../own.sh",
+    "cd sub; bash ./own.sh",
+]
+"""Of these everything is known, by those files."""
+
+NOT_FOLLOWED = [
+    "CFG=bad.yaml\n. ./asks.sh\nvllm serve --config $CFG",
+    "CFG=bad.yaml\n[ -f env.sh ] && . ./env.sh\nvllm serve --config $CFG",
+    ". sub/lib.sh\nserve_it m",
+    "CFG=bad.yaml\nbash inner.sh 1",
+    'export CFG=good.yaml\nbash inner.sh "$@"',
+]
+"""Of these something can't be told, all the same."""
+
+
+@pytest.fixture
+def files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in FILES.items():
+        (folder / name).write_text(f"{text}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.parametrize("script", FOLLOWED)
+def test_what_a_script_sources_and_starts_is_followed(script: str, files: Path) -> None:
+    (found,) = calls(f"{script}\n", str(files), script_file.read)
+    (started,) = run_by_bash(f"{script}\n", files)
+    assert not any(one.computed for one in found.arguments)
+    told = [str(Path(one.text).resolve()) if one.text[:1] == "/" else one.text
+            for one in found.arguments]  # fmt: skip
+    assert tuple(told[1:]) == started.args
+    assert (files / (found.folder or "")).resolve() == Path(started.folder).resolve()
+    if started.config_file != "unset":
+        assert found.environ["LMCACHE_CONFIG_FILE"] == started.config_file
+    assert found.line <= script.count("\n") + 1
+
+
+@pytest.mark.parametrize("script", NOT_FOLLOWED)
+def test_what_a_file_may_have_changed_is_left_open(script: str, files: Path) -> None:
+    assert run_by_bash(f"{script}\n", files, "good.yaml")
+    (found,) = calls(f"{script}\n", str(files), script_file.read)
+    assert any(one.computed for one in found.arguments)
+
+
+@pytest.mark.parametrize("start", [". ./self.sh", "for i in 1 2; do . ./self.sh; done"])
+def test_files_that_source_themselves_come_to_an_end(start: str, files: Path) -> None:
+    (found,) = calls(f"{start}\nvllm serve m\n", str(files), script_file.read)
+    assert found.arguments[-1].text == "m"
+
+
+def test_nothing_is_read_for_another_machine(files: Path) -> None:
+    read: list[str] = []
+
+    def reads(name: str) -> None:
+        read.append(name)
+
+    calls("ssh host '. ./env.sh; vllm serve m'", str(files), reads)
+    calls(". $UNKNOWN; . <(echo A=1); cd $X; . ./env.sh; $RUN ./inner.sh", str(files), reads)
+    assert read == []
+
+
+WORDS = """vllm serve ; && || | & ( ) { } if then fi else case in esac ;; for do done while f() f .
+$A ${A } $( ` source ' " \\ <<E E < > # [[ ]] (( )) A= A=( cd eval bash -c return break exit $@ !"""
 BITS = st.sampled_from([*WORDS.split(), " ", "\n"])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from kvpatch.script_file import Reader, ScriptFile
 from kvpatch.script_path import UNKNOWN
 from kvpatch.systemd_unit import calls, is_unit
 
@@ -64,6 +65,36 @@ def test_a_file_of_variables_may_change_all_of_them() -> None:
     (found,) = calls(text)
     assert found.environ == {}
     assert [one.computed for one in found.arguments] == [False, False, False, True]
+
+
+def reader(**files: str) -> Reader:
+    """Reads files of /etc by their names."""
+    return lambda name: ScriptFile(files[name[5:]], "/etc") if name[5:] in files else None
+
+
+def test_a_file_of_variables_stands_above_those_of_the_unit() -> None:
+    told = reader(x="CFG='y.yaml'\n# a comment\nMORE=50% of\n", z="MORE=z\n")
+    more = "EnvironmentFile=-/etc/x\nEnvironmentFile=/etc/z\nEnvironment=CFG=z.yaml"
+    (found,) = calls(UNIT.format(start=f"vllm serve --config ${{CFG}} ${{TWO}}\n{more}"), told)
+    assert [one.text for one in found.arguments[2:]] == ["--config", "y.yaml", "a b"]
+    assert found.environ["MORE"] == "z"
+    (reset,) = calls(UNIT.format(start=f"vllm serve ${{CFG}}\n{more}\nEnvironmentFile="), told)
+    assert [one.text for one in reset.arguments[2:]] == ["z.yaml"]
+
+
+@pytest.mark.parametrize("name", ["/etc/n", "/etc/e", "/etc/b", "x", "/etc/%i", "/etc/*", ""])
+def test_a_file_that_can_not_be_told_leaves_nothing_known(name: str) -> None:
+    told = reader(x="A=1\n", e="export A=1\n", b="A='1\n")
+    (found,) = calls(UNIT.format(start=f"vllm serve ${{CFG}}\nEnvironmentFile={name}"), told)
+    assert found.arguments[-1].computed is (name != "")
+
+
+@pytest.mark.parametrize("shell", ["", "/bin/bash ", "/usr/bin/env bash -e "])
+def test_the_script_that_a_unit_starts_is_followed(shell: str) -> None:
+    told = reader(s="#!/bin/bash\ncd /\nvllm serve $CFG $(dirname $0)/m $1\n")
+    (found,) = calls(UNIT.format(start=f"{shell}/etc/s --port"), told)
+    assert [one.text for one in found.arguments[2:]] == ["x.yaml", "/etc/m", "--port"]
+    assert (found.folder, found.line) == ("/", 9)
 
 
 def test_a_specifier_is_not_a_name() -> None:

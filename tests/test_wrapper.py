@@ -81,3 +81,40 @@ def test_variables_in_front_do_not_reach_a_container() -> None:
     assert here is not None
     assert there is not None
     assert (here.assigned, there.assigned) == ({"A": "1"}, {})
+
+
+@pytest.mark.parametrize(
+    ("command", "script", "by_shell"),
+    [
+        ("./run.sh --port 1", "./run.sh", False),
+        ("exec /srv/run", "/srv/run", False),
+        ("bash run.sh", "run.sh", True),
+        ("bash -e -o pipefail run.sh", "run.sh", True),
+        ("/usr/bin/env A=1 bash run.sh", "run.sh", True),
+        ("sudo -E -u vllm ./run.sh", "./run.sh", False),
+        ("nohup ./run.sh", "./run.sh", False),
+        ("run.sh", None, False),
+        ("bash", None, False),
+        ("bash -s x", None, False),
+        ("bash -c 'echo hello' x", None, False),
+        ("chmod +x ./run.sh", None, False),
+        ("cat ./run.sh", None, False),
+        ("docker run image ./run.sh", None, False),
+    ],
+)
+def test_the_script_that_a_command_starts(command: str, script: str | None, by_shell: bool) -> None:
+    words = shlex.split(command)
+    found = start_of(words)
+    if script is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert found.script is not None
+        assert (words[found.script], found.by_shell, found.at) == (script, by_shell, None)
+    assert start_of(words, texts=False) is None
+
+
+def test_variables_and_folders_behind_a_script_are_its_own() -> None:
+    found = start_of(shlex.split("env -C /srv A=1 ./run.sh B=2 -C x docker"))
+    assert found is not None
+    assert (found.assigned, found.folder, found.elsewhere) == ({"A": "1"}, "/srv", "")

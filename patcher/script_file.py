@@ -1,0 +1,65 @@
+"""Files that a script names, as far as they are there to be read."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+MOST_BYTES = 1024 * 1024
+"""A script is no longer."""
+
+
+@dataclass(frozen=True)
+class ScriptFile:
+    """A script that another one names.
+
+    Attributes:
+        text: all of it.
+        folder: that it is in; empty where dirname and readlink say two of them.
+    """
+
+    text: str
+    folder: str
+
+
+Reader = Callable[[str], ScriptFile | None]
+"""Reads the file of a name; None where that can't be told from here."""
+
+
+def nothing(name: str) -> ScriptFile | None:  # noqa: ARG001
+    """Where no other file is to be read."""
+    return None
+
+
+def beginning(path: Path) -> bytes:
+    """The first bytes of a file, and one more than a script may have.
+
+    Raises:
+        OSError: it can't be read.
+    """
+    # Some files of /proc wait for what is written next.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:  # noqa: PTH123
+        return stream.read(MOST_BYTES + 1) or b""
+
+
+def folder_of(path: Path) -> str:
+    """The folder that a script finds itself in; empty where it is named by a link."""
+    return "" if path.is_symlink() else str(path.absolute().parent)
+
+
+def read(name: str) -> ScriptFile | None:
+    """A script by its name."""
+    path = Path(name)
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return None
+        content = beginning(path)
+    except (OSError, ValueError):
+        return None
+    if len(content) > MOST_BYTES or b"\0" in content:
+        return None
+    text = content.decode("utf-8", "replace").replace("\r\n", "\n")
+    return ScriptFile(text, folder_of(path))

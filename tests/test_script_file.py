@@ -1,0 +1,41 @@
+"""Files that a script names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from kvpatch.script_file import MOST_BYTES, ScriptFile, folder_of, nothing, read
+
+
+def test_a_script_is_read_with_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_bytes(b"A=1\r\nB=2\n")
+    assert read(str(tmp_path / "a.sh")) == ScriptFile("A=1\nB=2\n", str(tmp_path))
+    assert nothing(str(tmp_path / "a.sh")) is None
+
+
+def test_by_a_link_no_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text("A=1\n")
+    (tmp_path / "b.sh").symlink_to("a.sh")
+    found = read(str(tmp_path / "b.sh"))
+    assert found is not None
+    assert (found.text, found.folder) == ("A=1\n", "")
+    assert folder_of(tmp_path / "b.sh") == ""
+
+
+def test_a_script_that_begins_at_this_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.sh").write_text("")
+    assert read("a.sh") == ScriptFile("", str(tmp_path))
+
+
+def test_what_is_no_script_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large").write_text("#" * (MOST_BYTES + 1))
+    (tmp_path / "program").write_bytes(b"\x7fELF\0")
+    for name in ("pipe", "large", "program", "none", "", "nul\0"):
+        assert read(str(tmp_path / name)) is None
+    assert read("\0") is None
