@@ -10,6 +10,7 @@ from .fsops import Disk, look, sha256
 from .journal import DistributionState, Entry, Journal, Step, check_path
 from .outcome import ExitCode, KvpatchError
 from .staleness import (
+    CARRIED,
     CHANGED,
     MISSING,
     OURS,
@@ -130,8 +131,9 @@ def draft_commit(site: SiteChanges, disk: Disk) -> Draft:
 def _carry(draft: Draft, former: Journal, path: str, state: str, disk: Disk, *, drop: bool) -> None:
     """An entry that this commit doesn't write: kept, put back, or let go."""
     entry = former.entries[path]
-    if state == REINSTALLED:
-        draft.tell(entry, state, entry.original, entry.original)
+    if state in (REINSTALLED, CARRIED):
+        stands = entry.original if state == REINSTALLED else entry.after
+        draft.tell(entry, state, stands, stands)
     elif state == STALE or (
         state == MISSING and replaced(former, entry.distribution, draft.distributions)
     ):
@@ -226,7 +228,7 @@ def draft_revert(
             if found is not None:
                 draft.found[path] = found.content
         else:
-            draft.superseded = draft.superseded or state != REINSTALLED
+            draft.superseded = draft.superseded or state not in (REINSTALLED, CARRIED)
             draft.tell(entry, state, None, None)
     return draft
 

@@ -20,7 +20,7 @@ from .outcome import KvpatchError
 from .patch import Refusal
 from .plan import Options, Plan, plan
 from .series import Selection, discover, select
-from .staleness import CHANGED, MISSING, OURS, REINSTALLED, STALE, replaced, staleness
+from .staleness import CARRIED, CHANGED, MISSING, OURS, REINSTALLED, STALE, replaced, staleness
 from .steps import SiteState
 from .tree import Provenance, Source
 
@@ -128,6 +128,11 @@ class Standing:
         return self.state == OURS or (self.state == MISSING and not self.gone)
 
     @property
+    def remains(self) -> bool:
+        """Whether it is still the installation that kvpatch wrote into."""
+        return self.state in (OURS, CHANGED, MISSING) and not self.gone
+
+    @property
     def ours(self) -> bool:
         """Whether the file is as kvpatch wrote it."""
         return self.state == OURS
@@ -142,6 +147,7 @@ class Standing:
 
 _SENTENCES = {
     OURS: "is as kvpatch wrote it",
+    CARRIED: "came with the wheel that is installed now; revert leaves it as it is",
     REINSTALLED: "was reinstalled and is pristine again",
     STALE: (
         "is stale: its distribution was installed anew since; `kvpatch apply` plans it anew, and "

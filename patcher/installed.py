@@ -19,7 +19,7 @@ from .locate import Environment, Installed, symlinked_folder
 from .outcome import ExitCode, KvpatchError, Outcome
 from .patch import Refusal
 from .record import Record
-from .staleness import replaced
+from .staleness import carried, replaced
 from .tree import Package, Provenance, Source
 
 
@@ -86,7 +86,8 @@ class InstalledTree:
             return None
         site = self.sites[installed.site]
         found = sha256(content)
-        if site.journal is not None and (entry := site.journal.ours(path, found)) is not None:
+        entry = site.journal.ours(path, found) if site.journal is not None else None
+        if entry is not None and not self._carried(site, entry, found):
             original = site.store.original(entry.original)
             return Source(path, content, Provenance.OURS, original, entry.basis, entry.patches)
         if installed.editable:
@@ -133,10 +134,15 @@ class InstalledTree:
         """Version and RECORD digest of each located distribution, by distribution name."""
         return {
             installed.distribution: DistributionState(
-                installed.version, self.record(name).digest or ""
+                installed.version, self.record(name).digest or "", self.record(name)
             )
             for name, installed in self.environment.packages.items()
         }
+
+    def _carried(self, site: Site, entry: Entry, digest: str) -> bool:
+        """Whether a wheel of another version came with what kvpatch once wrote."""
+        states = self.distribution_states
+        return site.journal is not None and carried(site.journal, entry, digest, states)
 
     def _changed(self, installed: Installed, path: str) -> Entry | None:
         """The entry of a file that is not as kvpatch wrote it, though nothing was reinstalled."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from . import __version__
 from .fsops import Shape
+from .record import Record
 
 SCHEMA = 1
 PHASES = ("applied", "applying", "reverting")
@@ -18,10 +19,18 @@ MARK = b"# kvpatch KV"
 
 @dataclass(frozen=True)
 class DistributionState:
-    """An installed distribution: its version and the sha256 of its RECORD, empty where none."""
+    """An installed distribution: its version and the sha256 of its RECORD, empty where none.
+
+    ``record`` is that RECORD, where the distribution is looked at as it is installed now.
+    """
 
     version: str
     record_sha256: str
+    record: Record | None = field(default=None, compare=False, repr=False)
+
+    def carries(self, path: str, digest: str) -> bool:
+        """Whether its wheel came with these bytes at that path."""
+        return self.record is not None and self.record.hash_of(path) == digest
 
     def same(self, other: DistributionState | None) -> bool:
         """Whether both are one and the same installation."""

@@ -32,7 +32,10 @@ def _out(journal: Journal) -> dict[str, Any]:
         "phase": journal.phase,
         "participants": list(journal.participants),
         "prefixes": list(journal.prefixes),
-        "distributions": {name: vars(state) for name, state in journal.distributions.items()},
+        "distributions": {
+            name: {"version": state.version, "record_sha256": state.record_sha256}
+            for name, state in journal.distributions.items()
+        },
         "entries": {
             path: {**vars(entry), "patches": dict(entry.patches)}
             for path, entry in journal.entries.items()

@@ -126,10 +126,11 @@ def _patched_answer(
     if patched(plan) and ours:
         return f"yes, with {', '.join(ours)}"
     if patched(plan):
-        whose = "changed since kvpatch wrote it" if standings else "not by kvpatch"
-        if not standings and any(file.orphaned for file in plan.files):
+        remains = any(item.remains for item in standings)
+        whose = "changed since kvpatch wrote it" if remains else "not by kvpatch"
+        if not remains and any(file.orphaned for file in plan.files):
             whose = "by a kvpatch whose journal is not here"
-        if not standings and (forks := _forks(plan)):
+        if not remains and (forks := _forks(plan)):
             return f"yes, by the fork {' and '.join(forks)}: apply leaves it as it is"
         return f"yes, but {whose}: apply leaves it as it is"
     if pending := ids[Outcome.PENDING]:
@@ -189,7 +190,7 @@ def _back_answer(seen: View) -> str:
             "not from here: the file holds code of kvpatch, and no journal here; give the --state "
             "that apply was given, or reinstall"
         )
-    if not standings and (forks := _forks(seen.plan)):
+    if not any(item.remains for item in standings) and (forks := _forks(seen.plan)):
         return f"nothing to take back: what {' and '.join(forks)} changed came with the wheel"
     if not standings:
         return "nothing to take back"

@@ -10,12 +10,14 @@ from pathlib import Path
 from .fsops import Disk, environment_errors, look, sha256
 from .ledger import DistributionState, Entry, Journal, temporary
 from .outcome import ExitCode, KvpatchError
+from .record import Record
 
 OURS = "ours"
 REINSTALLED = "reinstalled"
 STALE = "stale"
 CHANGED = "changed"
 MISSING = "missing"
+CARRIED = "carried"
 
 PUT_BACK = "put-back"
 """What a revert makes of a file that it brings back."""
@@ -31,7 +33,8 @@ def staleness(
 ) -> dict[str, str]:
     """Judge every file of a journal.
 
-    ``ours``: as kvpatch wrote it, and revertible whatever happened elsewhere. ``reinstalled``: the
+    ``ours``: as kvpatch wrote it, and revertible whatever happened elsewhere. ``carried``: the same
+    bytes, but of a wheel of another version that came with them, a fork. ``reinstalled``: the
     original is back, or an apply that was interrupted never came to it, so there is nothing of
     kvpatch in it. ``stale``: anything else where the
     distribution was installed anew; its original may be of another version. ``changed``: neither,
@@ -67,6 +70,16 @@ def replaced(journal: Journal, name: str, current: Mapping[str, DistributionStat
     return then is None or not then.same(current.get(name))
 
 
+def carried(
+    journal: Journal, entry: Entry, digest: str, current: Mapping[str, DistributionState]
+) -> bool:
+    """Whether a file belongs to a wheel of another version, which came with these very bytes."""
+    then, now = journal.patched.get(entry.distribution), current.get(entry.distribution)
+    if then is None or now is None or then.version == now.version:
+        return False
+    return now.carries(entry.path, digest)
+
+
 def digests(site: Path, disk: Disk) -> Reader:
     """A reader of a site folder; a path that is no file reads as bytes that nobody wrote."""
 
@@ -89,7 +102,7 @@ def _judge(
     if digest is None:
         return MISSING
     if journal.ours(entry.path, digest):
-        return OURS
+        return CARRIED if carried(journal, entry, digest, current) else OURS
     if any(digest == other.original for other in journal.known if other.path == entry.path):
         return REINSTALLED
     return STALE if replaced(journal, entry.distribution, current) else CHANGED
@@ -106,8 +119,11 @@ def installed(site: Path, names: frozenset[str]) -> dict[str, DistributionState]
             name = wanted.get(_normal(stem))
             if name is not None:
                 record = folder / "RECORD"
-                digest = sha256(record.read_bytes()) if record.is_file() else ""
-                found[name] = DistributionState(version, digest)
+                found[name] = DistributionState(version, "")
+                if record.is_file():
+                    content = record.read_bytes()
+                    read = Record.parse(content.decode("utf-8-sig", "surrogateescape"))
+                    found[name] = DistributionState(version, sha256(content), read)
     return found
 
 

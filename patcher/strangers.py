@@ -87,6 +87,9 @@ def differences(stranger: Stranger, ours: bytes | None) -> str:
     names = differing(expected, function_hashes(source.content))
     if source.provenance is Provenance.UNKNOWN:
         return f"; it differs from the release in {_listed(names)}" if names else ""
+    if not names and stranger.package.version.local:
+        # A build of somebody's own: what is known is the release that it was made of.
+        return ""
     return f", in {_listed(names)}" if names else ", in blank lines or line ends alone"
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from kvpatch.fsops import Disk, sha256
 from kvpatch.journal import DistributionState, Store
 from kvpatch.transaction import Change, Report, SiteChanges, commit, recover, revert
+from sites import record_line
 
 VLLM = {
     "vllm/v1/worker/gpu_worker.py": b"class Worker:\n    pass\n",
@@ -165,7 +166,7 @@ def install(site: Path, name: str, version: str, files: Mapping[str, bytes]) -> 
         old.rmdir()
     info = site / f"{name}-{version}.dist-info"
     info.mkdir(parents=True)
-    (info / "RECORD").write_text("".join(f"{p},sha256={sha256(d)},\n" for p, d in files.items()))
+    (info / "RECORD").write_text("".join(record_line(p, d) for p, d in files.items()))
     for path, data in files.items():
         (site / path).parent.mkdir(parents=True, exist_ok=True)
         (site / path).unlink(missing_ok=True)

