@@ -20,6 +20,8 @@ _SUCCEEDS = frozenset(
     {"cd", "export", "echo", "mkdir", "set", "source", ".", "true", ":", ""}
     | {"readonly", "declare", "typeset", "local", "ulimit", "umask", "shopt"}
 )
+_INNER = re.compile(r"\$\(|`|\$\{[^}]*[\s'\"]")
+"""What is put in, and has blanks or quotes that are not the value's."""
 _TARGET = re.compile(r"([A-Za-z_]\w*)(\[.*?\])?(\+?)=", re.DOTALL)
 
 
@@ -39,10 +41,9 @@ def assign(word: Word, state: State) -> None:
     if word.items is not None:
         items = [one for item in word.items for one in expanded(item, state)]
         state.forget(name)
-        known = all(one.single and not one.computed for one in items)
-        if known and not index and (not more or (old is not None and name in state.arrays)):
-            value = (*(old or () if more else ()), *(one.text for one in items))
-            if len(value) <= _MOST_ITEMS and sum(map(len, value)) <= _LONGEST:
+        if not index and (not more or (old is not None and name in state.arrays)):
+            value = (*(old or () if more else ()), *items)
+            if len(value) <= _MOST_ITEMS and sum(len(one.text) for one in value) <= _LONGEST:
                 state.variables[name] = value
                 state.arrays |= {name}
         return
@@ -52,24 +53,31 @@ def assign(word: Word, state: State) -> None:
     pieces = (Piece(first, quoted=True), *(replace(one, quoted=True) for one in word.pieces[1:]))
     (given, *others) = expanded(Word(pieces), state) or [Argument("")]
     state.forget(name)
-    if others or given.computed or index or (more and (old is None or name in state.arrays)):
+    if state.exports:
+        state.exported |= {name}
+    if others or index or (more and (old is None or name in state.arrays)):
         return
-    text = (old or ("",))[0] * bool(more) + given.text
-    if len(text) <= _LONGEST:
+    before = old[0] if old and more else Argument("")
+    text, computed = before.text + given.text, before.computed or given.computed
+    if len(text) <= _LONGEST and not (given.computed and _INNER.search(given.text)):
         state.arrays -= {name}
-        state.variables[name] = (text,)
+        state.variables[name] = (Argument(text, computed, name=given.name or before.name),)
 
 
 def declare(head: str, words: Sequence[Word], state: State) -> None:
     """Variables that are exported, or declared otherwise."""
-    options = "".join(word.bare for word in words if word.bare[:1] in ("-", "+"))
-    exports = head == "export" or "x" in options
+    options = "".join(word.bare for word in words if word.bare[:1] == "-")
+    takes_back = any(re.fullmatch(r"\+[a-z]*x[a-z]*", word.bare) for word in words)
+    takes_back = takes_back or (head == "export" and "n" in options)
+    exports = (head == "export" or "x" in options) and not takes_back
     for word in words:
         target = target_of(word)
         if target:
             assign(word, state)
             # Outside of a function, local is an error.
-            if set(options) & set("niluA") or (head == "local" and not state.functions_around):
+            if (head != "export" and set(options) & set("niluA")) or (
+                head == "local" and not state.functions_around
+            ):
                 state.forget(target[1])
         elif head in ("declare", "typeset", "local"):
             state.forget(word.bare)
@@ -78,6 +86,8 @@ def declare(head: str, words: Sequence[Word], state: State) -> None:
             state.own.add(name)
         if exports:
             state.exported |= {name}
+        elif takes_back:
+            state.exported -= {name}
 
 
 def change(head: str, given: Sequence[Argument], state: State) -> None:
@@ -102,8 +112,22 @@ def change(head: str, given: Sequence[Argument], state: State) -> None:
 def positional(given: Sequence[Argument] | None, state: State) -> None:
     """Arguments that are set; None for some that are not known."""
     state.forget("@")
-    if given is not None and all(one.single and not one.computed for one in given):
-        state.variables["@"] = tuple(one.text for one in given)
+    if given is not None:
+        state.variables["@"] = tuple(given)
+
+
+def options(given: Sequence[Argument], state: State) -> None:
+    """Options of the shell, and its arguments where they are set, by ``set``."""
+    texts = [one.text for one in given]
+    for place, text in enumerate(texts):
+        if text == "--":
+            positional(given[place + 1 :], state)
+            return
+        if re.fullmatch(r"[-+][A-Za-z]+", text) is None:
+            continue
+        long = texts[place + 1 : place + 2] == ["allexport"] and text[-1:] == "o"
+        if long or "a" in text:
+            state.exports = text[0] == "-"
 
 
 def leave(head: str, state: State) -> None:

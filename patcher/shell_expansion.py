@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os.path
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from .script_path import is_own_folder
+from .script_path import computed, is_own_folder
 from .shell_state import Argument, State, Value
 from .shell_words import Word
 
 _PLAIN = re.compile(r"\$(?:\{(\w+|[@*])\}|(\w+|[@*]))")
 _DEFAULT = re.compile(r"\$\{(\w+)(:?)[-=]([^$`\"'\\{}]*)\}", re.DOTALL)
 _ALL = re.compile(r"\$\{(\w+)\[[@*]\]\}")
+_PATTERN = re.compile(r"[*?]|\{[^{}]*(?:,|\.\.)[^{}]*\}")
+"""What the shell makes other words of."""
+_OTHER = "x"
 _LONGEST = 200_000
 """Characters that are put into one word."""
 _NAME = re.compile(r"\$\{?(\w+|[@*])")
@@ -33,6 +36,13 @@ class _Open:
         self.parts.append(text)
         self.there = True
 
+    def take(self, part: Argument) -> None:
+        self.put(part.text)
+        if part.computed:
+            self.computed = True
+            self.name = part.name
+        self.single = self.single and part.single
+
     def end(self) -> list[Argument]:
         """The word, where there is one."""
         text = "".join(self.parts)
@@ -42,76 +52,112 @@ class _Open:
 def expanded(word: Word, state: State) -> list[Argument]:
     """The words that one word becomes."""
     done: list[Argument] = []
-    current, length = _Open(), 0
+    current, length, emptied = _Open(), 0, False
     for piece in word.pieces:
         if not piece.expands:
             if piece.quoted or piece.text:
                 current.put(piece.text)
             continue
-        found, listed = value(piece.text, state)
-        length += sum(map(len, found or ()))
-        if length > _LONGEST:
+        whole = ""
+        found, listed = value(piece.text, state, quoted=piece.quoted)
+        length += sum(len(one.text) for one in found or ())
+        if length > _LONGEST or (not piece.quoted and "IFS" in state.variables):
             found = None
         if found is None:
             name = _NAME.match(piece.text)
-            current.put(piece.text)
-            current.computed = True
-            current.single = current.single and piece.quoted and not _is_list(piece.text)
-            current.name = f"${name[1]}" if name else "what a command prints"
-            continue
-        parts = list(found)
-        if not piece.quoted:
-            whole = " ".join(found)
-            parts = whole.split()
+            told = f"${name[1]}" if name else "what a command prints"
+            single = piece.quoted and not _is_list(piece.text)
+            found = (Argument(piece.text, computed=True, single=single, name=told),)
+        elif not piece.quoted:
+            whole = " ".join(one.text for one in found)
             if whole[:1].isspace() and current.there:
                 done += current.end()
                 current = _Open()
-        elif listed and not parts and not "".join(current.parts):
-            # "$@" of nothing is no word.
-            current.there = False
-        for place, part in enumerate(parts):
+            found = tuple(part for one in found for part in _split(one))
+        elif listed and not found:
+            emptied = True
+        for place, part in enumerate(found):
             if place:
                 done += current.end()
                 current = _Open()
-            current.put(part)
-        if not piece.quoted and parts and whole[-1:].isspace():
+            current.take(part)
+        if not piece.quoted and found and not found[-1].computed and whole[-1:].isspace():
             done += current.end()
             current = _Open()
     if word.items is not None:
         return [Argument("", computed=True, single=False)]
+    if _PATTERN.search(
+        "".join(_OTHER if one.expands or one.quoted else one.text for one in word.pieces)
+    ):
+        # Which files there are, or how many words it becomes, is the shell's.
+        ends = (replace(one, computed=True, single=False) for one in current.end())
+        return [*done, *ends]
+    if emptied and not done and not "".join(current.parts):
+        # "$@" of nothing is no word.
+        return []
     return done + current.end()
 
 
-def value(text: str, state: State) -> tuple[Value | None, bool]:
+def _split(one: Argument) -> list[Argument]:
+    """The words of a value that is put in without quotes."""
+    if not one.computed:
+        return [Argument(text) for text in one.text.split()]
+    parts = one.text.split()
+    return [
+        replace(one, text=text, single=False) if computed(text) else Argument(text)
+        for text in parts
+    ]
+
+
+def value(text: str, state: State, *, quoted: bool = False) -> tuple[Value | None, bool]:
     """What an expansion gives, and whether that is a list; None where it is not known."""
     variables = state.variables
     found: Value | None
     plain, every = _PLAIN.fullmatch(text), _ALL.fullmatch(text)
     if plain or every:
         name = (plain[1] or plain[2]) if plain else every[1] if every else ""
-        name = "@" if name == "*" else name
         if name.isdigit() and name != "0" and "@" in variables:
-            return (*variables["@"], *[""] * 9)[int(name) - 1 :][:1] or None, False
-        found = variables.get(name)
+            return _positional(int(name), variables["@"]), False
+        found = variables.get("@" if name == "*" else name)
         if found is None and name == "HOME":
-            found = (os.path.expanduser("~"),)  # noqa: PTH111
+            found = (Argument(os.path.expanduser("~")),)  # noqa: PTH111
         if found is None and name == "PWD" and os.path.isabs(state.folder or ""):  # noqa: PTH117
-            found = (state.folder or "",)
-        if found is None or name == "@" or every:
+            found = (Argument(state.folder or ""),)
+        if found is not None and quoted and (name == "*" or (every and "[*]" in text)):
+            return (None if "IFS" in variables else (_one(found),)), False
+        if found is None or name in ("@", "*") or every:
             return found, True
-        return found[:1] or ("",), False
+        return found[:1] or (Argument(""),), False
     default = _DEFAULT.fullmatch(text)
     if default:
         found = variables.get(default[1])
+        if found and found[0].computed:
+            return None, False
         # Without the colon an empty value stays.
-        filled = found[0] or (default[3] if default[2] else "") if found else ""
-        return ((filled,) if found else None), False
+        given = found[0].text if found else ""
+        filled = given or (default[3] if default[2] else "")
+        return ((Argument(filled),) if found else None), False
     if _VLLM.fullmatch(text.replace('"', "")):
-        return ("vllm",), False
+        return (Argument("vllm"),), False
     told = state.rooted or state.folder == state.began
     if state.here and told and is_own_folder(text):
-        return (state.here,), False
+        return (Argument(state.here),), False
     return None, False
+
+
+def _positional(place: int, given: Value) -> Value | None:
+    """The argument of that number; None where it can't be told which one that is."""
+    if not all(one.single for one in given[:place]):
+        return None
+    return given[place - 1 : place] or (Argument(""),)
+
+
+def _one(items: Value) -> Argument:
+    """Items that become one word."""
+    name = next((one.name for one in items if one.computed), "")
+    return Argument(
+        " ".join(one.text for one in items), any(one.computed for one in items), name=name
+    )
 
 
 def _is_list(text: str) -> bool:

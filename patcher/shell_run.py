@@ -8,8 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from . import script_file, shell_start, shell_syntax
-from .shell_builtins import assign, change, declare, leave, positional, succeeds, target_of
+from . import script_file, shell_inner, shell_start, shell_syntax
+from .shell_builtins import (
+    assign,
+    change,
+    declare,
+    leave,
+    options,
+    positional,
+    succeeds,
+    target_of,
+)
 from .shell_expansion import expanded
 from .shell_state import Argument, Call, Defined, State, below, joined
 from .shell_syntax import Block, Chain, Command, Function, Kind, Node, parsed
@@ -17,6 +26,10 @@ from .shell_words import Word
 from .wrapper import Start, start_of
 
 _SETS = re.compile(r"\$\{(\w+):?=")
+_COUNTS = re.compile(
+    r"([A-Za-z_]\w*)\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)|(?:\+\+|--)\s*(\w+)"
+)
+"""A variable that arithmetic changes."""
 _DECLARES = frozenset({"export", "readonly", "declare", "typeset", "local"})
 _TAKES_NAMES = frozenset({"read", "mapfile", "readarray", "getopts", "unset", "let"})
 _DEEPEST = 12
@@ -60,7 +73,7 @@ def calls_of(
 ) -> list[Call]:
     """The same of one command that no shell runs, with its variables and its folder."""
     run = _Run(read)
-    state = State({name: (value,) for name, value in variables.items()}, folder=folder)
+    state = State({name: (Argument(v),) for name, v in variables.items()}, folder=folder)
     state.exported = frozenset(variables)
     run.sequence((Chain((("", (Command(tuple(words)),)),)),), state)
     return run.found
@@ -169,8 +182,12 @@ class _Run:
             assigned.append(words.pop(0))
         for word in (*assigned, *words):
             for piece in word.pieces:
+                if piece.expands and "((" in piece.text[:3]:
+                    for name in _COUNTS.findall(piece.text):
+                        state.forget("".join(name))
                 sets = _SETS.match(piece.text) if piece.expands else None
-                if sets and not "".join(state.variables.get(sets[1], ())):
+                old = state.variables.get(sets[1], ()) if sets else ()
+                if sets and not any(one.text for one in old):
                     state.forget(sets[1])
         if not words:
             for word in assigned:
@@ -197,68 +214,43 @@ class _Run:
             for one in given[1:]:
                 for name in re.findall(r"[A-Za-z_]\w*", one.text):
                     state.forget(name)
-        elif head == "shift" or (head == "set" and "--" in [one.text for one in given]):
-            texts = [one.text for one in given]
-            rest = given[texts.index("--") + 1 :] if head == "set" else []
-            positional(rest if head == "set" else None, state)
-        elif head in state.functions and state.depth < _DEEPEST:
-            self._function(state.functions[head], given[1:], state)
-        elif head in ("source", "."):
-            self._source(given[1:], command.line, state)
+                    state.exported -= {name} if head == "unset" else set()
+        elif head == "shift":
+            positional(None, state)
+        elif head == "set":
+            options(given[1:], state)
+        elif head == "eval" or head in ("source", ".") or head in state.functions:
+            self._here(head, assigned, given[1:], command.line, state)
         else:
             self._start(assigned, given, command.line, state)
             state.ended = state.ended or (head == "exec" and len(words) > 1)
 
-    def _source(self, given: Sequence[Argument], line: int, state: State) -> None:
-        given = given[1:] if given[:1] == [Argument("--")] else given
-        found = shell_start.named(given[0], state, self._read) if given else None
-        if found is None or state.depth >= _DEEPEST:
+    def _here(
+        self,
+        head: str,
+        assigned: Sequence[Word],
+        given: Sequence[Argument],
+        line: int,
+        state: State,
+    ) -> None:
+        """What runs in this shell."""
+        if state.depth >= _DEEPEST:
             return
-        self._left -= len(found.text) // _LETTERS
-        here, around, returns = state.here, state.line, state.returns
-        arguments = state.variables.get("@")
-        if found.folder != here:
-            # There $0 and BASH_SOURCE say two folders.
-            state.here = ""
-        state.line, state.returns = around or line, []
-        state.files_around += 1
-        state.depth += 1
-        if len(given) > 1:
-            positional(given[1:], state)
-        self.sequence(parsed(found.text), state)
-        ends = [*([] if state.ended else [state]), *state.returns]
-        if ends:
-            state.take(joined(ends))
-        if len(given) > 1 and state.variables.get("@") == tuple(one.text for one in given[1:]):
-            # What the file itself sets stays.
-            state.forget("@")
-            if arguments is not None:
-                state.variables["@"] = arguments
-        state.depth -= 1
-        state.files_around -= 1
-        state.here, state.line, state.returns = here, around, returns
+        with shell_inner.variables(assigned, state):
+            if head == "eval":
+                shell_inner.evaluate(given, line, state, self.sequence)
+            elif head in state.functions:
+                shell_inner.function(state.functions[head], given, state, self.sequence)
+            else:
+                given = given[1:] if given[:1] == [Argument("--")] else given
+                found = self._file(given[0], state) if given else None
+                if found is not None:
+                    shell_inner.source(found, given[1:], line, state, self.sequence)
 
-    def _function(self, defined: Defined, given: Sequence[Argument], state: State) -> None:
-        here, state.here = state.here, defined.here
-        before, returns, own = dict(state.variables), state.returns, state.own
-        state.returns, state.own = [], set()
-        state.depth += 1
-        state.functions_around += 1
-        loops, state.loops = state.loops, 0
-        positional(given, state)
-        self.sequence(defined.body, state)
-        ends = [*([] if state.ended else [state]), *state.returns]
-        if ends:
-            state.take(joined(ends))
-            state.ended = False
-        for name in ("@", *state.own):
-            state.forget(name)
-            if name in before:
-                state.variables[name] = before[name]
-        state.returns, state.own, state.loops = returns, own, loops
-        state.functions_around -= 1
-        state.depth -= 1
-        state.here = here
+    def _file(self, name: Argument, state: State) -> script_file.ScriptFile | None:
+        found = shell_start.named(name, state, self._read)
+        self._left -= len(found.text) // _LETTERS if found else 0
+        return found
 
     def _start(
         self, assigned: Sequence[Word], given: Sequence[Argument], line: int, state: State
@@ -267,52 +259,42 @@ class _Run:
             "vllm" if shell_start.stands_for_vllm(one, given[place + 1 :]) else one.text
             for place, one in enumerate(given)
         ]
-        if texts[:1] == ["eval"] and state.depth < _DEEPEST:
-            self._evaluate(given[1:], line, state)
-            return
         start = start_of(texts)
         if start is None:
             return
         within = state.copy()
         for word in assigned:
             assign(word, within)
+        within.exported |= {target[1] for word in assigned if (target := target_of(word))}
         front = given if start.at is None else given[: start.at]
         odd = next((one for one in front if one.computed and not shell_start.is_program(one)), None)
         elsewhere = state.elsewhere or start.elsewhere
         if odd is not None and start.at is not None and not elsewhere:
             elsewhere = odd.name or "what stands in front"
-        alone = start.elsewhere or start.clean
-        environ = {**({} if alone else within.environ), **start.assigned}
+        environ = shell_start.environ(within, start)
         at = state.line or line
         if start.at is None:
             if state.depth < _DEEPEST:
-                within.exported |= {target[1] for word in assigned if (target := target_of(word))}
                 inner = shell_start.inner(within, start, environ, elsewhere)
                 inner.line = at
                 self._shell(start, given, inner)
             return
         folder = below(state.folder, start.folder)
         arguments = (Argument(texts[start.at]), *given[start.at + 1 :])
-        self.found.append(Call(arguments, environ, folder, at, state.certain, elsewhere))
+        if "xargs" in texts[: start.at]:
+            arguments += (Argument("", computed=True, single=False, name="xargs"),)
+        kept = shell_start.withheld(within, start, environ)
+        self.found.append(Call(arguments, environ, folder, at, state.certain, elsewhere, kept))
 
     def _shell(self, start: Start, given: Sequence[Argument], inner: State) -> None:
         if start.script is None:
+            inner.doubt([one for one in given if one.computed and one.text == start.text])
             self.sequence(parsed(start.text), inner)
             return
-        found = shell_start.named(given[start.script], inner, self._read)
+        found = self._file(given[start.script], inner)
         if found is None or not (start.by_shell or shell_start.is_shell_script(found.text)):
             return
-        self._left -= len(found.text) // _LETTERS
         inner.here, inner.began = found.folder, inner.folder
         inner.rooted = given[start.script].text.startswith(("/", "~"))
         positional(given[start.script + 1 :], inner)
         self.sequence(parsed(found.text), inner)
-
-    def _evaluate(self, given: Sequence[Argument], line: int, state: State) -> None:
-        if any(one.computed for one in given):
-            state.lose()
-            return
-        depth, around = state.depth, state.line
-        state.depth, state.line = depth + 1, around or line
-        self.sequence(parsed(" ".join(one.text for one in given)), state)
-        state.depth, state.line = depth, around

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from .script_file import Reader, ScriptFile
 from .script_path import UNKNOWN
-from .shell_state import Argument, State, below
+from .shell_state import Argument, State, Withheld, below
 from .wrapper import SHELLS, Start
 
 _SHEBANG = re.compile(r"#!\s*(?:\S*/)?(?:env\s+(?:-S\s+)?)?(?:\S*/)?(\w+)")
@@ -17,14 +17,31 @@ _SHEBANG = re.compile(r"#!\s*(?:\S*/)?(?:env\s+(?:-S\s+)?)?(?:\S*/)?(\w+)")
 def inner(state: State, start: Start, environ: Mapping[str, str], elsewhere: str) -> State:
     """Where another shell begins: with what was exported to it."""
     found = state.copy()
-    names = frozenset() if start.elsewhere or start.clean else found.exported
-    found.variables = {name: state.variables[name] for name in names & set(state.variables)}
-    found.variables |= {name: (value,) for name, value in start.assigned.items()}
-    found.outer, found.elsewhere, found.depth = environ, elsewhere, state.depth + 1
+    found.variables = {name: (Argument(value),) for name, value in environ.items()}
+    found.exported, found.exports, found.arrays = frozenset(environ), False, frozenset()
+    found.elsewhere, found.depth = elsewhere, state.depth + 1
     found.functions, found.stack = {}, ()
     found.loops = found.functions_around = found.files_around = 0
     found.folder = UNKNOWN if start.elsewhere else below(state.folder, start.folder)
     return found
+
+
+def environ(state: State, start: Start) -> dict[str, str]:
+    """The variables that a program is given."""
+    alone = start.elsewhere or start.clean
+    kept = {} if alone else {k: v for k, v in state.environ.items() if k not in start.unset}
+    return {**kept, **start.assigned}
+
+
+def withheld(state: State, start: Start, given: Mapping[str, str]) -> dict[str, Withheld]:
+    """The variables that are set, and not given to a program that starts here."""
+    if start.elsewhere or state.elsewhere:
+        return {}
+    return {
+        name: Withheld(value, start.keeper if name in state.exported else "")
+        for name, value in state.settings.items()
+        if name not in given
+    }
 
 
 def named(name: Argument, state: State, read: Reader) -> ScriptFile | None:

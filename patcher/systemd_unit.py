@@ -15,7 +15,7 @@ from .shell_state import Call
 from .shell_words import Piece, Word
 
 _SECTION = re.compile(r"^\[Service\]\s*$", re.MULTILINE)
-_HEADED = re.compile(r"(?:\s*(?:[#;].*)?\n)*\s*\[\w+\]")
+_HEADED = re.compile(r"(?:[ \t]*(?:[#;].*)?\n)*[ \t]*\[\w+\]")
 _BRACED = re.compile(r"\$\{\w+\}")
 _ALONE = re.compile(r"\$\w+")
 _SPECIFIER = re.compile(r"(?<!%)(?:%%)*%[A-Za-z]")
@@ -39,6 +39,7 @@ def calls(text: str, read: script_file.Reader = script_file.nothing) -> list[Cal
     """
     environ: dict[str, str] = {}
     files: dict[str, str] = {}
+    unset: set[str] = set()
     folder, known = UNKNOWN, True
     commands: list[tuple[int, str]] = []
     for line, name, value in _settings(text):
@@ -55,6 +56,8 @@ def calls(text: str, read: script_file.Reader = script_file.nothing) -> list[Cal
             variables = _file(value.removeprefix("-"), read)
             known = known and variables is not None
             files.update(variables or {})
+        elif name == "UnsetEnvironment":
+            unset = {*unset, *_split(value)} if value else set()
         elif name == "WorkingDirectory":
             target = value.removeprefix("-")
             folder = UNKNOWN if "%" in target or not target.startswith("/") else target
@@ -65,6 +68,9 @@ def calls(text: str, read: script_file.Reader = script_file.nothing) -> list[Cal
     environ = {name: value for name, value in environ.items() if known and "%" not in value}
     # systemd.exec(5): a file's settings stand above those of the unit, wherever it is named.
     environ.update(files if known else {})
+    environ = {
+        name: value for name, value in environ.items() if not {name, f"{name}={value}"} & unset
+    }
     found: list[Call] = []
     for line, value in commands:
         for words in _commands(value, line):
@@ -86,16 +92,17 @@ def _file(name: str, read: script_file.Reader) -> Mapping[str, str] | None:
 
 def _settings(text: str) -> Iterator[tuple[int, str, str]]:
     """Line, name and value of each setting of the service."""
-    section, held, start = "", "", 0
-    for number, row in enumerate(text.splitlines(), 1):
+    section, start = "", 0
+    held: list[str] = []
+    for number, row in enumerate([*text.splitlines(), ""], 1):
         if row.lstrip().startswith(("#", ";")):
             continue
         start = start if held else number
-        held += row
-        if held.endswith("\\"):
-            held = held[:-1] + " "
+        if row.endswith("\\"):
+            held.append(row[:-1] + " ")
             continue
-        line, held = held.strip(), ""
+        line = "".join([*held, row]).strip()
+        held.clear()
         if line.startswith("["):
             section = line
         elif section == "[Service]" and "=" in line:

@@ -31,6 +31,7 @@ _RUNS_TEXT = frozenset(
 )
 _TAKES = frozenset({"-u", "-g", "-o", "+o", "-O", "+O", "-C", "-D", "--rcfile", "--init-file"})
 """Options of those programs with a word behind."""
+_KEEPERS = ("sudo", "env", "exec", "systemd-run")
 _CHDIR = re.compile(r"--(?:chdir|directory|working-directory|cwd|workdir|work-dir)(?:=(.*))?")
 _INSIDE = re.compile(r"\bserve\b|vllm\.entrypoints\.")
 _HELP = re.compile(r"-h|-v|--version|--help(?:=.*)?")
@@ -49,6 +50,8 @@ class Start:
         folder: where they change to; None where they do not.
         elsewhere: the program that starts it where files have other names; empty for none.
         clean: whether other variables do not reach it.
+        keeper: the program that keeps variables from it; empty where none does.
+        unset: variables that are taken away.
     """
 
     at: int | None
@@ -59,6 +62,8 @@ class Start:
     folder: str | None = None
     elsewhere: str = ""
     clean: bool = False
+    keeper: str = ""
+    unset: frozenset[str] = frozenset()
 
 
 def start_of(words: Sequence[str], *, texts: bool = True) -> Start | None:
@@ -88,7 +93,9 @@ def start_of(words: Sequence[str], *, texts: bool = True) -> Start | None:
         elsewhere = "srun"
     assigned = {} if elsewhere else dict(_assigned(front))
     folder, clean = _folder(front, names), _clean(front, names)
-    return Start(at, text, script, by_shell, assigned, folder, elsewhere, clean)
+    unset = _unset(front) if "env" in names else frozenset()
+    keeper = next((name for name in names if name in _KEEPERS), "")
+    return Start(at, text, script, by_shell, assigned, folder, elsewhere, clean, keeper, unset)
 
 
 def _says(names: Sequence[str]) -> bool:
@@ -102,8 +109,23 @@ def _says(names: Sequence[str]) -> bool:
 def _clean(front: Sequence[str], names: Sequence[str]) -> bool:
     if "env" in names and {"-i", "-", "--ignore-environment"} & set(front):
         return True
+    if names[:1] == ["exec"] and re.match(r"-[a-z]*c", front[1] if front[1:] else ""):
+        return True
     keeps = any(re.match(r"-[A-Za-z]*E|--preserve-env", word) for word in front)
     return "systemd-run" in names or ("sudo" in names and not keeps)
+
+
+def _unset(front: Sequence[str]) -> frozenset[str]:
+    """The variables that ``env`` takes away."""
+    found: list[str] = []
+    for place, word in enumerate(front):
+        if word in ("-u", "--unset"):
+            found += front[place + 1 : place + 2]
+        elif word.startswith("--unset="):
+            found.append(word.partition("=")[2])
+        elif word.startswith("-u"):
+            found.append(word[2:])
+    return frozenset(found)
 
 
 def program(words: Sequence[str]) -> int | None:

@@ -13,8 +13,9 @@ SCRIPT = """#!/usr/bin/env bash
 # Don't read this line: it has one quotation mark.
 set -eu
 export PYTHONHASHSEED=0
-LMCACHE_CONFIG_FILE='/etc/a b.yaml'
+LMCACHE_USE_EXPERIMENTAL=True
 set -a
+LMCACHE_CONFIG_FILE='/etc/a b.yaml'
 . /srv/vllm.env
 exec {vllm} serve /models/m \\
   --no-enable-prefix-caching \\

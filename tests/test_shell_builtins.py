@@ -4,9 +4,25 @@ from __future__ import annotations
 
 import pytest
 from kvpatch.script_path import UNKNOWN
-from kvpatch.shell_builtins import assign, change, declare, positional, target_of
+from kvpatch.shell_builtins import (
+    assign,
+    change,
+    declare,
+    options,
+    positional,
+    target_of,
+)
 from kvpatch.shell_state import Argument, State
 from kvpatch.shell_words import Word, cut
+
+
+def known(*texts: str) -> tuple[Argument, ...]:
+    return tuple(Argument(text) for text in texts)
+
+
+def told(state: State, name: str) -> tuple[str, ...] | None:
+    found = state.variables.get(name)
+    return None if found is None else tuple(one.text + "?" * one.computed for one in found)
 
 
 def words(text: str) -> list[Word]:
@@ -20,17 +36,20 @@ def words(text: str) -> list[Word]:
         ("A='x y'z", ("x yz",)),
         ("A+=x", ("oldx",)),
         ("A=(x 'y z')", ("x", "y z")),
-        ("A=$B", None),
-        ("A+=$B", None),
+        ("A=$B", ("$B?",)),
+        ("A+=$B", ("old$B?",)),
+        ('A="x $B"', ("x $B?",)),
+        ("A=(x $B)", ("x", "$B?")),
+        ("A=$(cat x)", None),
+        ("A=${B:-x y}", None),
         ("A[1]=x", None),
-        ("A=(x $B)", None),
         ("A+=(x)", None),
     ],
 )
 def test_a_value_is_taken_or_forgotten(text: str, value: tuple[str, ...] | None) -> None:
-    state = State({"A": ("old",)})
+    state = State({"A": known("old")})
     assign(words(text)[0], state)
-    assert state.variables.get("A") == value
+    assert told(state, "A") == value
 
 
 @pytest.mark.parametrize("text", ["'A=b'", "$A=b", "--a=b", "a-b=c", "1=2"])
@@ -47,13 +66,16 @@ def test_other_words_assign_nothing(text: str) -> None:
         ("declare -i A=1+1", None, False),
         ("local A", None, False),
         ("readonly A", ("old",), False),
+        ("export -n A", ("old",), False),
+        ("export -p A", ("old",), True),
+        ("declare +x A", None, False),
     ],
 )
 def test_declarations(text: str, value: tuple[str, ...] | None, exported: bool) -> None:
-    state = State({"A": ("old",)})
+    state = State({"A": known("old")})
     head, *rest = words(text)
     declare(head.bare, rest, state)
-    assert (state.variables.get("A"), "A" in state.exported) == (value, exported)
+    assert (told(state, "A"), "A" in state.exported) == (value, exported)
 
 
 @pytest.mark.parametrize(
@@ -79,17 +101,34 @@ def test_changes_of_folder(
     assert state.folder == after
 
 
-def test_arguments_are_known_all_or_not_at_all() -> None:
+def test_arguments_are_told_as_they_are_given() -> None:
     state = State()
-    positional([Argument("a"), Argument("b c")], state)
-    assert state.variables["@"] == ("a", "b c")
-    positional([Argument("a"), Argument("$x", computed=True)], state)
+    positional([Argument("a"), Argument("b c"), Argument("$x", computed=True)], state)
+    assert told(state, "@") == ("a", "b c", "$x?")
+    positional(None, state)
     assert "@" not in state.variables
 
 
+@pytest.mark.parametrize(
+    ("given", "exports"),
+    [("-a", True), ("-eau", True), ("+a", False), ("-o allexport", True), ("+o allexport", False)],
+)
+def test_all_that_is_set_may_be_exported(given: str, exports: bool) -> None:
+    state = State(exports=not exports)
+    options([Argument(one) for one in given.split()], state)
+    options([Argument(one) for one in ("-e", "-o", "pipefail", "-x")], state)
+    assert state.exports is exports
+    assign(words("A=x")[0], state)
+    assert ("A" in state.exported, "@" in state.variables) == (exports, False)
+    options([Argument("--"), Argument("-a")], state)
+    assert told(state, "@") == ("-a",)
+
+
 def test_a_value_that_doubles_itself_is_given_up() -> None:
-    state = State({"A": ("x" * 1000,), "B": ("x",), "L": ("x",)}, frozenset({"L"}))
+    state = State({"A": known("x" * 1000), "B": known("x"), "L": known("x")}, frozenset({"L"}))
     for _ in range(60):
         for text in ("A=$A$A", "B+=x$B", 'L=("${L[@]}" "${L[@]}" x)'):
             assign(words(text)[0], state)
-    assert not state.variables
+    lengths = [sum(len(one.text) for one in found) for found in state.variables.values()]
+    assert max(lengths, default=0) <= 20_000
+    assert not any(found[0].text.startswith("x" * 1001) for found in state.variables.values())

@@ -9,9 +9,12 @@ from kvpatch.shell_words import Word, cut
 
 
 def words(text: str, *, here: str = "", folder: str | None = None) -> list[Argument]:
+    values = {"A": ["a b"], "E": [""], "L": ["x", "y z"], "@": ["1 2", "3"], "S": [" s "], "N": []}
+    known = {name: tuple(Argument(one) for one in found) for name, found in values.items()}
+    partly = (Argument("x $M y", computed=True, name="$M"),)
     state = State(
-        {"A": ("a b",), "E": ("",), "L": ("x", "y z"), "@": ("1 2", "3"), "S": (" s ",)},
-        frozenset({"L"}),
+        {**known, "P": partly, "Q": (Argument("v"), *partly)},
+        frozenset({"L", "Q", "N"}),
         here=here,
         folder=folder,
     )
@@ -33,6 +36,12 @@ def words(text: str, *, here: str = "", folder: str | None = None) -> list[Argum
         ("${L[@]}", ["x", "y", "z"]),
         ("$L", ["x"]),
         ('-"$@"-', ["-1 2", "3-"]),
+        ('"$*"', ["1 2 3"]),
+        ("$*", ["1", "2", "3"]),
+        ('"${L[*]}"', ["x y z"]),
+        ('"${N[@]}"', []),
+        ('"${N[*]}"', [""]),
+        ("${N[@]}", []),
         ('"$1$2"', ["1 23"]),
         ("${A:-d}", ["a", "b"]),
         ("${E:-d}", ["d"]),
@@ -60,6 +69,22 @@ def test_what_is_known_is_put_in(text: str, found: list[str]) -> None:
 def test_what_is_not_known_is_told_by_its_name(text: str, single: bool, name: str) -> None:
     (found,) = words(text)
     assert (found.computed, found.single, found.name) == (True, single, name)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("$P", ["x", "$M?", "y"]),
+        ('"$P"', ["x $M y?"]),
+        ('"${Q[@]}"', ["v", "x $M y?"]),
+        ("${Q[@]}", ["v", "x", "$M?", "y"]),
+        ('"${Q[*]}"', ["v x $M y?"]),
+        ("-$P-", ["-x", "$M?", "y-"]),
+        ("${P:-d}", ["${P:-d}?"]),
+    ],
+)
+def test_what_is_known_in_part_is_put_in_as_far(text: str, found: list[str]) -> None:
+    assert [one.text + "?" * one.computed for one in words(text)] == found
 
 
 def test_the_scripts_folder_is_known_until_the_script_leaves_where_it_was_started() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kvpatch import script_file
 from kvpatch.script_path import UNKNOWN
 from kvpatch.shell_run import calls, calls_of
+from kvpatch.shell_state import Withheld
 from kvpatch.shell_words import literal
 from shell_scripts import run_by_bash
 
@@ -74,8 +75,49 @@ TOLD = [
     "export LMCACHE_CONFIG_FILE=/a.yaml;\nvllm serve m",
     "env LMCACHE_CONFIG_FILE=/a.yaml vllm serve m",
     "vllm serve --config ~/x.yaml; exit\nvllm serve other",
+    "A=1; ((B = A == 2)); vllm serve m -tp $A",
+    "vllm serve m --x '{\"a\":1,\"b\":2}' --y '*'",
+    'A=*.sh; vllm serve "$A"',
+    'A=(m --port 1)\nexec bash -c "vllm serve ${A[*]}"',
+    'f() { bash -c "vllm serve m $*"; }\nf --port 1',
+    'A=(m --port 1)\nvllm serve "${A[*]}"',
+    'A=()\nvllm serve m "${A[@]}"',
+    'set --\nvllm serve m "$@"',
+    "f() { vllm serve m $G; }\nG=--a\nG=--b f",
+    "G=--a\nG=--b eval 'vllm serve m $G'",
+    "G=--a\nf() { G=--c; }\nG=--b f\nvllm serve m $G",
 ]  # fmt: skip
 """Of these everything is known."""
+
+GIVEN = [
+    "LMCACHE_CONFIG_FILE=/a.yaml\nvllm serve m",
+    "export LMCACHE_CONFIG_FILE\nLMCACHE_CONFIG_FILE=/a.yaml\nvllm serve m",
+    "set -a\nLMCACHE_CONFIG_FILE=/a.yaml\nset +a\nvllm serve m",
+    "set -o allexport; LMCACHE_CONFIG_FILE=/a.yaml; vllm serve m",
+    "set +a; LMCACHE_CONFIG_FILE=/a.yaml; vllm serve m",
+    "readonly LMCACHE_CONFIG_FILE=/a.yaml\nvllm serve m",
+    "declare -x LMCACHE_CONFIG_FILE=/a.yaml\nvllm serve m",
+    "export LMCACHE_CONFIG_FILE=/a.yaml; declare +x LMCACHE_CONFIG_FILE=/b.yaml; vllm serve m",
+    "export LMCACHE_CONFIG_FILE=/a.yaml; export -n LMCACHE_CONFIG_FILE; vllm serve m",
+    "export LMCACHE_CONFIG_FILE=/a.yaml; unset LMCACHE_CONFIG_FILE; vllm serve m",
+    "export LMCACHE_CONFIG_FILE=/a; unset LMCACHE_CONFIG_FILE; LMCACHE_CONFIG_FILE=/b; vllm serve",
+    "export LMCACHE_CONFIG_FILE=/a.yaml\nenv -u LMCACHE_CONFIG_FILE vllm serve m",
+    "export LMCACHE_CONFIG_FILE=/a.yaml\nenv --unset=LMCACHE_CONFIG_FILE vllm serve m",
+    'export LMCACHE_CONFIG_FILE=/a.yaml\nenv -i PATH="$PATH" SAID="$SAID" vllm serve m',
+    "export LMCACHE_CONFIG_FILE=/a.yaml\nexec vllm serve m",
+    "LMCACHE_CONFIG_FILE=/a.yaml; bash -c 'vllm serve m'",
+    "LMCACHE_CONFIG_FILE=/a.yaml bash -c 'vllm serve m'",
+    "export LMCACHE_CONFIG_FILE=/a.yaml; bash -c 'unset LMCACHE_CONFIG_FILE; vllm serve m'",
+    "export LMCACHE_CONFIG_FILE=/a.yaml; bash -c 'LMCACHE_CONFIG_FILE=/b.yaml; vllm serve m'",
+    "f() { vllm serve m; }\nLMCACHE_CONFIG_FILE=/a.yaml f",
+    "f() { local LMCACHE_CONFIG_FILE=/a.yaml; vllm serve m; }\nf",
+    "f() { local -x LMCACHE_CONFIG_FILE=/a.yaml; vllm serve m; }\nf",
+    "f() { local -x LMCACHE_CONFIG_FILE=/a.yaml; }\nf\nLMCACHE_CONFIG_FILE=/b.yaml\nvllm serve m",
+    "f() { true; }\nLMCACHE_CONFIG_FILE=/a.yaml f\nvllm serve m",
+    "LMCACHE_CONFIG_FILE=/a.yaml eval 'vllm serve m'",
+    "LMCACHE_CONFIG_FILE=/a.yaml eval true\nvllm serve m",
+]
+"""Of these it is told whether the variable reaches vLLM."""
 
 OPEN = [
     "popd && exit\nvllm serve m",
@@ -106,6 +148,25 @@ OPEN = [
     "f() { [ -d sub ] && cd sub; }\nf\nvllm serve --config x.yaml",
     "CFG=a.yaml\nbash -c 'vllm serve --config $CFG'",
     'cd sub; DIR=$(dirname "$0")\nvllm serve --config "$DIR/x.yaml"',
+    'CMD=(vllm serve "$MODEL" --port 80)\nexec "${CMD[@]}"',
+    'CMD=(vllm serve "${MODEL:-m}" --port 80 "$@")\nexec "${CMD[@]}"',
+    'MODEL=${1:?usage}\nCMD=(vllm serve "$MODEL")\nexec "${CMD[@]}"',
+    'CMD=(vllm serve m)\n[[ -n "$HOME" ]] && CMD+=(--port 1)\nexec "${CMD[@]}"',
+    'CMD="vllm serve $MODEL --port 80"\n$CMD',
+    'CMD="vllm serve m"\nif [ -n "$HOME" ]; then CMD="$CMD -tp 2"; fi\nexec $CMD',
+    'eval "vllm serve m --port 1 $EXTRA"',
+    'CMD="vllm serve m $EXTRA"\nEXTRA=--a\neval "$CMD"',
+    'CMD="vllm serve m $EXTRA"\nexport EXTRA=--a\nbash -c "$CMD"',
+    'A="m --port"\nA="$A $N"\nvllm serve $A',
+    "IFS=,\nA=a,b\nvllm serve $A",
+    'IFS=,; A=(a b)\nvllm serve "${A[*]}"',
+    "echo m | xargs vllm serve",
+    "A=1; ((A++)); vllm serve m -tp $A",
+    "A=1; B=$((A += 5)); vllm serve m -tp $A",
+    "A=1; echo $((--A)); vllm serve m -tp $A",
+    "vllm serve m --x={1,2}",
+    'vllm serve m --x {"a":1,"b":2}',
+    "vllm serve m --x *.sh",
 ]  # fmt: skip
 """Of these something can't be told."""
 
@@ -131,6 +192,29 @@ def test_what_is_known_is_what_bash_gives_vllm(
     assert (folder / (found.folder or "")).resolve() == Path(started.folder).resolve()
     if started.config_file != "unset":
         assert found.environ["LMCACHE_CONFIG_FILE"] == started.config_file
+
+
+@pytest.mark.parametrize("script", GIVEN)
+def test_a_variable_counts_where_bash_gives_it_to_vllm(script: str, folder: Path) -> None:
+    (found,) = calls(f"{script}\n", str(folder))
+    (started,) = run_by_bash(f"{script}\n", folder)
+    given = found.environ.get("LMCACHE_CONFIG_FILE", "unset")
+    assert given == started.config_file
+    assert ("LMCACHE_CONFIG_FILE" in found.withheld) <= (given == "unset")
+
+
+def test_what_keeps_a_variable_from_vllm_is_told() -> None:
+    script = "A=1\nexport B=2\n{front} vllm serve m"
+    for front, kept in (
+        ("", {"A": Withheld("1")}),
+        ("sudo -u x", {"A": Withheld("1"), "B": Withheld("2", "sudo")}),
+        ("sudo -E", {"A": Withheld("1")}),
+        ("env -u B", {"A": Withheld("1"), "B": Withheld("2", "env")}),
+        ("exec -c", {"A": Withheld("1"), "B": Withheld("2", "exec")}),
+        ("docker run image", {}),
+    ):
+        (found,) = calls(script.format(front=front))
+        assert found.withheld == kept
 
 
 @pytest.mark.parametrize("script", OPEN)

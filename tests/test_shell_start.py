@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 from kvpatch.script_file import ScriptFile
 from kvpatch.script_path import UNKNOWN
-from kvpatch.shell_start import inner, is_program, is_shell_script, named, stands_for_vllm
-from kvpatch.shell_state import Argument, State
+from kvpatch.shell_start import (
+    environ,
+    inner,
+    is_program,
+    is_shell_script,
+    named,
+    stands_for_vllm,
+    withheld,
+)
+from kvpatch.shell_state import Argument, State, Withheld
 from kvpatch.wrapper import Start
 
 
@@ -27,16 +35,29 @@ def test_a_shell_script_says_so_itself(text: str, is_one: bool) -> None:
     assert is_shell_script(text) is is_one
 
 
-def test_another_shell_knows_what_is_exported() -> None:
-    state = State({"A": ("1",), "B": ("2",)}, exported=frozenset({"A"}), folder="/srv", depth=3)
+def test_another_shell_knows_what_it_is_given() -> None:
+    state = State({"A": (Argument("1"),)}, exported=frozenset({"A"}), folder="/srv", depth=3)
     state.functions_around = state.files_around = state.loops = 1
     found = inner(state, Start(None, "x", folder="sub"), {"C": "3"}, "")
-    assert (found.variables, found.environ) == ({"A": ("1",)}, {"A": "1", "C": "3"})
+    assert (found.environ, found.settings) == ({"C": "3"}, {"C": "3"})
     assert (found.folder, found.depth) == ("/srv/sub", 4)
     assert (found.functions_around, found.files_around, found.loops) == (0, 0, 0)
-    clean = inner(state, Start(None, "x", clean=True), {}, "")
     far = inner(state, Start(None, "x", elsewhere="ssh"), {}, "ssh")
-    assert (clean.variables, far.variables, far.folder) == ({}, {}, UNKNOWN)
+    assert (far.variables, far.folder) == ({}, UNKNOWN)
+
+
+def test_what_is_not_given_to_a_program_is_told_with_the_reason() -> None:
+    values = {name: (Argument(name.lower()),) for name in "AB"}
+    state = State(values, exported=frozenset({"A"}))
+    for start, given, kept in (
+        (Start(0), {"A": "a"}, {"B": Withheld("b")}),
+        (Start(0, assigned={"B": "x"}), {"A": "a", "B": "x"}, {}),
+        (Start(0, unset=frozenset({"A"}), keeper="env"), {}, {"A": Withheld("a", "env")}),
+        (Start(0, clean=True, keeper="sudo"), {}, {"A": Withheld("a", "sudo")}),
+    ):
+        assert environ(state, start) == given
+        assert withheld(state, start, given) == {"B": Withheld("b"), **kept} if kept else True
+    assert withheld(state, Start(0, elsewhere="docker"), {}) == {}
 
 
 def test_a_file_is_named_from_the_folder_that_is_known() -> None:

@@ -1,0 +1,105 @@
+"""What runs inside of a shell script, in the same shell: functions, sourced files, eval."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+
+from . import shell_syntax
+from .script_file import ScriptFile
+from .shell_builtins import assign, positional, target_of
+from .shell_state import Argument, Defined, State, Value, joined
+from .shell_syntax import parsed
+from .shell_words import Word
+
+Run = Callable[[shell_syntax.Sequence, State], None]
+"""Runs commands, and leaves what is known behind them in the state."""
+
+
+@contextmanager
+def variables(assigned: Sequence[Word], state: State) -> Iterator[None]:
+    """Variables in front of a command, which are set for so long."""
+    before, exported, arrays = dict(state.variables), state.exported, state.arrays
+    names = frozenset(target[1] for word in assigned if (target := target_of(word)))
+    for word in assigned:
+        assign(word, state)
+    state.exported |= names
+    yield
+    _restore(names, before, state)
+    state.exported = (state.exported - names) | (exported & names)
+    state.arrays = (state.arrays - names) | (arrays & names)
+
+
+def source(found: ScriptFile, given: Sequence[Argument], line: int, state: State, run: Run) -> None:
+    """A file of commands, with arguments where some are given."""
+    here, around, returns = state.here, state.line, state.returns
+    arguments = state.variables.get("@")
+    if found.folder != here:
+        # There $0 and BASH_SOURCE say two folders.
+        state.here = ""
+    state.line, state.returns = around or line, []
+    state.files_around += 1
+    state.depth += 1
+    if given:
+        positional(given, state)
+    run(parsed(found.text), state)
+    ends = [*([] if state.ended else [state]), *state.returns]
+    if ends:
+        state.take(joined(ends))
+    if given and state.variables.get("@") == tuple(given):
+        # What the file itself sets stays.
+        state.forget("@")
+        if arguments is not None:
+            state.variables["@"] = arguments
+    state.depth -= 1
+    state.files_around -= 1
+    state.here, state.line, state.returns = here, around, returns
+
+
+def function(defined: Defined, given: Sequence[Argument], state: State, run: Run) -> None:
+    """A function that is called."""
+    here, state.here = state.here, defined.here
+    before, returns, own = dict(state.variables), state.returns, state.own
+    exported = state.exported
+    state.returns, state.own = [], set()
+    state.depth += 1
+    state.functions_around += 1
+    loops, state.loops = state.loops, 0
+    positional(given, state)
+    run(defined.body, state)
+    ends = [*([] if state.ended else [state]), *state.returns]
+    if ends:
+        state.take(joined(ends))
+        state.ended = False
+    mine = frozenset(state.own)
+    _restore({"@", *mine}, before, state)
+    state.exported = (state.exported - mine) | (exported & mine)
+    state.returns, state.own, state.loops = returns, own, loops
+    state.functions_around -= 1
+    state.depth -= 1
+    state.here = here
+
+
+def evaluate(given: Sequence[Argument], line: int, state: State, run: Run) -> None:
+    """Text that eval runs; where not all of it is known, nothing is certain behind it."""
+    text = " ".join(one.text for one in given)
+    unknown = [one for one in given if one.computed]
+    inner = state.copy() if unknown else state
+    if unknown and text[:1] in ("$", "`"):
+        # Which command it is can't be told.
+        text = ""
+    inner.doubt(unknown)
+    depth, around = inner.depth, inner.line
+    inner.depth, inner.line = depth + 1, around or line
+    run(parsed(text), inner)
+    inner.depth, inner.line = depth, around
+    if unknown:
+        state.ended = inner.ended
+        state.lose()
+
+
+def _restore(names: Set[str], before: Mapping[str, Value], state: State) -> None:
+    for name in names:
+        state.forget(name)
+        if name in before:
+            state.variables[name] = before[name]
