@@ -12,7 +12,7 @@ from . import wrapper
 from .dotted_options import NotReadError, json_of, merged
 from .kv_connector import connectors, is_in_process, transfer_of
 from .serve_config import SWITCHES, Origin, ServeConfig
-from .shell_state import Argument
+from .shell_state import Argument, Withheld
 from .vllm_options import full_name
 
 _LOOKED_AT = frozenset(
@@ -35,7 +35,7 @@ class Launch:
 
     Attributes:
         flags: by name without dashes; True for a switch, False for its ``no-`` form.
-        environ: variables that are set in front of the command.
+        environ: variables that are given to the command, as far as it says so itself.
         transfer: ``--kv-transfer-config``, or what its dotted forms say where there are any.
         problem: why that can't be read; empty where it can.
         model: the first word behind ``serve``.
@@ -47,6 +47,8 @@ class Launch:
         unread: options whose value is not known; they are not among the flags.
         lines: those of the script that start vLLM, the one of this launch last.
         ordered: all flags as vLLM has them one behind the other, the file's first.
+        withheld: variables that the script sets, and that do not reach vLLM.
+        scripted: whether it stands in a script or a unit.
     """
 
     flags: Mapping[str, str | bool]
@@ -62,6 +64,8 @@ class Launch:
     unread: frozenset[str] = frozenset()
     lines: tuple[int, ...] = ()
     ordered: tuple[tuple[str, str | bool], ...] = ()
+    withheld: Mapping[str, Withheld] = field(default_factory=dict)
+    scripted: bool = False
 
     def with_config(self, config: ServeConfig) -> Launch:
         """The same with the options of vLLM's configuration file, which the command's own beat."""
@@ -84,6 +88,13 @@ class Launch:
             origins={name: config.words[at][1] for name, _, at in read},
             ordered=ordered,
         )
+
+    def started_with(self, exported: Iterable[str]) -> Launch:
+        """The same where these are exported already: what the script sets them to is, too."""
+        names = set(exported)
+        reach = {k: one.value for k, one in self.withheld.items() if not one.by and k in names}
+        rest = {name: one for name, one in self.withheld.items() if name not in reach}
+        return replace(self, environ={**self.environ, **reach}, withheld=rest)
 
     @property
     def _pairs(self) -> tuple[tuple[str, str | bool], ...]:

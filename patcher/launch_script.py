@@ -36,9 +36,8 @@ def parse_script(
         read: what it sources, and another script that it starts.
     """
     text = text.replace("\r\n", "\n")
-    if systemd_unit.is_unit(text):
-        return _chosen(systemd_unit.calls(text, read))
-    return _chosen(calls(text, here, read=read))
+    unit = systemd_unit.is_unit(text)
+    return _chosen(systemd_unit.calls(text, read) if unit else calls(text, here, read), script=True)
 
 
 def parse_launch(text: str) -> Launch:
@@ -88,7 +87,7 @@ def _text(word: Word) -> str:
     return "".join(piece.text for piece in word.pieces)
 
 
-def _chosen(found: Sequence[Call]) -> Launch | None:
+def _chosen(found: Sequence[Call], *, script: bool = False) -> Launch | None:
     if not found:
         return None
     chosen = next((call for call in reversed(found) if call.certain), found[-1])
@@ -97,8 +96,10 @@ def _chosen(found: Sequence[Call]) -> Launch | None:
     lines = sorted(line for line, _ in others)
     environ = _placed(chosen.environ, chosen.folder)
     launch = from_arguments(chosen.arguments, environ, chosen.folder)
-    launch = replace(launch, lines=(*lines, chosen.line))
-    return _elsewhere(launch, chosen.elsewhere) if chosen.elsewhere else launch
+    launch = replace(launch, lines=(*lines, chosen.line), withheld=chosen.withheld)
+    if chosen.elsewhere:
+        return _elsewhere(launch, chosen.elsewhere)
+    return replace(launch, scripted=script)
 
 
 def _placed(environ: Mapping[str, str], folder: str | None) -> Mapping[str, str]:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from . import lint_combinations, lint_launch, lint_names, lint_numbers, lint_values, rules
+from . import (
+    lint_combinations,
+    lint_environment,
+    lint_launch,
+    lint_names,
+    lint_numbers,
+    lint_values,
+    rules,
+)
 from .coercion import Effective, effective
 from .key_history import History
 from .lint_context import Context
@@ -36,6 +44,7 @@ _CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     lint_combinations.hashing,
     lint_launch.launch,
     lint_launch.environment,
+    lint_environment.handed_on,
 )
 
 

@@ -62,10 +62,14 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
             ExitCode.USAGE,
         )
     launch, environ = _surroundings(asked)
+    if launch is not None:
+        launch = launch.started_with(environ or ())
     if path is None and environ is None and not _says_something(launch):
+        kept = launch is not None and CONFIG_VARIABLE in launch.withheld
         raise KvpatchError(
             "no-configuration",
-            "there is no configuration to check",
+            "there is no configuration to check"
+            + (f": {CONFIG_VARIABLE} is set, and does not reach vLLM" if kept else ""),
             "name a file, or variables: --env-file FILE, --pid PID, or --serve with a command or "
             f"script that sets {CONFIG_VARIABLE}",
             ExitCode.USAGE,

@@ -356,5 +356,11 @@ LOOK_ALIKE = _rule(
 OVERRULED = _rule(
     "063", "overruled", Level.NOTE, "A variable beats the file, and vLLM's extra config beats both."
 )
+WITHHELD = _rule(
+    "064",
+    "not-handed-on",
+    Level.WARNING,
+    "LMCache reads its variables in vLLM's own process, which has those that are exported to it.",
+)
 
 ALL: tuple[Rule, ...] = tuple(value for value in list(vars().values()) if isinstance(value, Rule))

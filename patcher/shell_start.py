@@ -28,7 +28,7 @@ def inner(state: State, start: Start, environ: Mapping[str, str], elsewhere: str
 
 def environ(state: State, start: Start) -> dict[str, str]:
     """The variables that a program is given."""
-    alone = start.elsewhere or start.clean
+    alone = start.elsewhere or start.keeper
     kept = {} if alone else {k: v for k, v in state.environ.items() if k not in start.unset}
     return {**kept, **start.assigned}
 
@@ -38,7 +38,7 @@ def withheld(state: State, start: Start, given: Mapping[str, str]) -> dict[str, 
     if start.elsewhere or state.elsewhere:
         return {}
     return {
-        name: Withheld(value, start.keeper if name in state.exported else "")
+        name: Withheld(value, (start.keeper or "env") if name in state.exported else "")
         for name, value in state.settings.items()
         if name not in given
     }

@@ -31,9 +31,11 @@ _RUNS_TEXT = frozenset(
 )
 _TAKES = frozenset({"-u", "-g", "-o", "+o", "-O", "+O", "-C", "-D", "--rcfile", "--init-file"})
 """Options of those programs with a word behind."""
-_KEEPERS = ("sudo", "env", "exec", "systemd-run")
 _CHDIR = re.compile(r"--(?:chdir|directory|working-directory|cwd|workdir|work-dir)(?:=(.*))?")
 _INSIDE = re.compile(r"\bserve\b|vllm\.entrypoints\.")
+_IMAGE = re.compile(r"(?:^|/)vllm-openai(?:[:@][^/]*)?$")
+MODULE = "vllm.entrypoints.openai.api_server"
+"""What that image starts."""
 _HELP = re.compile(r"-h|-v|--version|--help(?:=.*)?")
 
 
@@ -49,8 +51,7 @@ class Start:
         assigned: variables that the words in front set.
         folder: where they change to; None where they do not.
         elsewhere: the program that starts it where files have other names; empty for none.
-        clean: whether other variables do not reach it.
-        keeper: the program that keeps variables from it; empty where none does.
+        keeper: the program that keeps all other variables from it; empty where none does.
         unset: variables that are taken away.
     """
 
@@ -61,7 +62,6 @@ class Start:
     assigned: Mapping[str, str] = field(default_factory=dict)
     folder: str | None = None
     elsewhere: str = ""
-    clean: bool = False
     keeper: str = ""
     unset: frozenset[str] = frozenset()
 
@@ -74,6 +74,7 @@ def start_of(words: Sequence[str], *, texts: bool = True) -> Start | None:
         texts: whether a word is looked into that another shell runs.
     """
     at = program(words)
+    at = image(words) if at is None else at
     front = words if at is None else words[:at]
     names = [word.rpartition("/")[2] for word in front]
     if _says(names):
@@ -92,10 +93,10 @@ def start_of(words: Sequence[str], *, texts: bool = True) -> Start | None:
     if "srun" in names and any(word.startswith("--container") for word in front):
         elsewhere = "srun"
     assigned = {} if elsewhere else dict(_assigned(front))
-    folder, clean = _folder(front, names), _clean(front, names)
+    folder = _folder(front, names)
     unset = _unset(front) if "env" in names else frozenset()
-    keeper = next((name for name in names if name in _KEEPERS), "")
-    return Start(at, text, script, by_shell, assigned, folder, elsewhere, clean, keeper, unset)
+    keeper = _keeper(front, names)
+    return Start(at, text, script, by_shell, assigned, folder, elsewhere, keeper, unset)
 
 
 def _says(names: Sequence[str]) -> bool:
@@ -106,13 +107,15 @@ def _says(names: Sequence[str]) -> bool:
     return False
 
 
-def _clean(front: Sequence[str], names: Sequence[str]) -> bool:
+def _keeper(front: Sequence[str], names: Sequence[str]) -> str:
     if "env" in names and {"-i", "-", "--ignore-environment"} & set(front):
-        return True
-    if names[:1] == ["exec"] and re.match(r"-[a-z]*c", front[1] if front[1:] else ""):
-        return True
+        return "env"
+    if names[:1] == ["exec"] and any(re.match(r"-[a-z]*c", word) for word in front[1:2]):
+        return "exec"
     keeps = any(re.match(r"-[A-Za-z]*E|--preserve-env", word) for word in front)
-    return "systemd-run" in names or ("sudo" in names and not keeps)
+    if "sudo" in names and not keeps:
+        return "sudo"
+    return "systemd-run" if "systemd-run" in names else ""
 
 
 def _unset(front: Sequence[str]) -> frozenset[str]:
@@ -134,6 +137,20 @@ def program(words: Sequence[str]) -> int | None:
         if word.startswith("vllm.entrypoints."):
             return place
         if word.rpartition("/")[2] == "vllm" and words[place + 1 : place + 2] == ["serve"]:
+            return place
+    return None
+
+
+def image(words: Sequence[str]) -> int | None:
+    """The place of vLLM's own image, which starts the server by itself; None where it is not."""
+    if any(word.startswith("--entrypoint") for word in words):
+        return None
+    for place, word in enumerate(words):
+        if (
+            place
+            and _IMAGE.search(word)
+            and _ELSEWHERE & {one.rpartition("/")[2] for one in words[:place]}
+        ):
             return place
     return None
 

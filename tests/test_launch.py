@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kvpatch.launch import from_arguments, parse_words, server_of
+from kvpatch.launch import Launch, from_arguments, parse_words, server_of
 from kvpatch.launch_script import parse_launch
 from kvpatch.serve_config import Origin, ServeConfig
-from kvpatch.shell_state import Argument
+from kvpatch.shell_state import Argument, Withheld
 
 
 def test_flags_environment_and_connector_are_taken_apart() -> None:
@@ -108,7 +108,10 @@ def test_a_process_is_a_server_where_its_command_starts_one(command: str, found:
         ("python /opt/bin/vllm serve m", ("serve", "m")),
         ("python -m vllm.entrypoints.openai.api_server --model m", ("--model", "m")),
         ("python -m vllm.entrypoints.cli.main serve m", ("serve", "m")),
-        ("docker run vllm/vllm-openai --model m", ()),
+        ("docker run vllm/vllm-openai --model m", ("--model", "m")),
+        ("docker run -v /a/vllm-openai:/b x.io/vllm-openai:v1 --model m", ("--model", "m")),
+        ("docker run --entrypoint sh vllm/vllm-openai --model m", ()),
+        ("docker pull vllm/vllm-openai", ()),
     ],
 )
 def test_vllms_arguments_are_what_stands_behind_its_program(
@@ -192,3 +195,10 @@ def test_words_of_a_process_are_taken_as_they_are() -> None:
 
 def test_a_folder_is_kept() -> None:
     assert from_arguments([Argument("vllm"), Argument("serve")], {}, "/srv").folder == "/srv"
+
+
+def test_what_is_exported_already_reaches_vllm_as_the_script_sets_it() -> None:
+    kept = {"A": Withheld("1"), "B": Withheld("2"), "C": Withheld("3", "sudo")}
+    found = Launch({}, {"D": "4"}, withheld=kept).started_with(["A", "C", "D"])
+    assert found.environ == {"A": "1", "D": "4"}
+    assert found.withheld == {"B": Withheld("2"), "C": Withheld("3", "sudo")}

@@ -118,7 +118,7 @@ def test_a_file_that_is_elsewhere_is_not_read_here(command: str) -> None:
 
 def test_another_program_is_given_options() -> None:
     found = parse_launch("cd x && A=1 docker run vllm/vllm-openai --model m $MORE; echo --tp 2")
-    assert (found.model, found.environ, found.args) == ("m", {"A": "1"}, ())
+    assert (found.model, found.environ, found.args) == ("m", {}, ("--model", "m", "$MORE"))
     assert "tp" not in found.flags
     assert not found.known
 

@@ -52,8 +52,8 @@ def test_what_is_not_given_to_a_program_is_told_with_the_reason() -> None:
     for start, given, kept in (
         (Start(0), {"A": "a"}, {"B": Withheld("b")}),
         (Start(0, assigned={"B": "x"}), {"A": "a", "B": "x"}, {}),
-        (Start(0, unset=frozenset({"A"}), keeper="env"), {}, {"A": Withheld("a", "env")}),
-        (Start(0, clean=True, keeper="sudo"), {}, {"A": Withheld("a", "sudo")}),
+        (Start(0, unset=frozenset({"A"})), {}, {"A": Withheld("a", "env")}),
+        (Start(0, keeper="sudo"), {}, {"A": Withheld("a", "sudo")}),
     ):
         assert environ(state, start) == given
         assert withheld(state, start, given) == {"B": Withheld("b"), **kept} if kept else True
