@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .fsops import Disk
-from .host import Choice, Host, View, Where, open_host, open_site, view
-from .locate import Environment
+from .fsops import Disk, environment_errors
+from .host import (
+    Choice,
+    Host,
+    View,
+    Where,
+    bytecode_prefixes,
+    open_host,
+    open_site,
+    unfit_bytecode,
+    view,
+)
 from .outcome import KvpatchError
 from .plan import as_applied
 from .refusals import (
@@ -49,12 +58,14 @@ class Applied:
     """What ``apply`` came to: the plan as it now stands, and whether anything was written.
 
     ``outlook`` has the letters of the pair, where LMCache is there and something was to be changed.
+    ``swept`` is bytecode of other sources that Python would have run; a dry run leaves it there.
     """
 
     view: View
     written: bool
     refusal: KvpatchError | None = None
     outlook: Outlook | None = None
+    swept: tuple[Path, ...] = ()
 
 
 def apply(
@@ -90,7 +101,8 @@ def apply(
             found.refuse()
         check_target(host, seen.plan.changes)
         if dry_run or not seen.plan.changes:
-            return Applied(seen, written=False, outlook=found)
+            swept = _swept(seen, disk, dry_run=dry_run) if not seen.plan.changes else ()
+            return Applied(seen, written=False, outlook=found, swept=swept)
         prefixes = bytecode_prefixes(host.environment)
         done = commit(_site_changes(host, seen), disk=disk, pycache_prefixes=prefixes)
     except KvpatchError as error:
@@ -99,7 +111,20 @@ def apply(
         # Another run has put the same in since this one planned.
         return Applied(view(open_host(host.where, disk), choice), written=False)
     applied = replace(seen, host=_reread(host), plan=as_applied(seen.plan))
-    return Applied(applied, written=True, outlook=found)
+    result = Applied(applied, written=True, outlook=found)
+    with contextlib.suppress(KvpatchError):
+        # What was written stands all the same, and verify tells what is left.
+        result = replace(result, swept=_swept(applied, disk))
+    return result
+
+
+def _swept(seen: View, disk: Disk, *, dry_run: bool = False) -> tuple[Path, ...]:
+    """Bytecode that Python would have run instead, which goes."""
+    found = tuple(unfit_bytecode(seen))
+    with environment_errors():
+        for file in () if dry_run else found:
+            disk.discard(file)
+    return found
 
 
 def outlook_on(seen: View) -> Outlook | None:
@@ -230,13 +255,3 @@ def _site_changes(host: Host, seen: View) -> list[SiteChanges]:
             known = {file.distribution: states[file.distribution] for file in here}
             result.append(SiteChanges(site.path, site.store, known, changes, drops))
     return result
-
-
-def bytecode_prefixes(environment: Environment) -> tuple[str, ...]:
-    """Where the target keeps bytecode apart from the sources, if it does."""
-    interpreter = environment.interpreter
-    if interpreter is None:
-        prefix = os.environ.get("PYTHONPYCACHEPREFIX")
-    else:
-        prefix = interpreter.pycache_prefix
-    return (prefix,) if prefix else ()

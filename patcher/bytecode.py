@@ -11,6 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from .fsops import Disk
+from .source_hash import source_hash
+
+_HEADER = 16
+_HASHED, _HASHED_AND_CHECKED = 0b01, 0b11
 
 
 def folders(sites: Iterable[Path], path: str, prefixes: Sequence[str] = ()) -> tuple[Path, ...]:
@@ -45,6 +49,27 @@ def files(sites: Iterable[Path], path: str, prefixes: Sequence[str] = ()) -> Ite
         for name in names:
             if name.startswith(stem) and name.endswith(".pyc"):
                 yield folder / name
+
+
+def unfit(
+    sites: Iterable[Path], path: str, source: bytes, prefixes: Sequence[str] = ()
+) -> Iterator[Path]:
+    """The bytecode that Python runs although it was made of another source (PEP 552).
+
+    It has the hash of that one, and says that it is not to be checked. With a time stamp, and with
+    a hash that is checked, Python finds that out by itself.
+    """
+    for file in files(sites, path, prefixes):
+        try:
+            with file.open("rb") as stream:
+                header = stream.read(_HEADER)
+        except OSError:
+            continue
+        flags = int.from_bytes(header[4:8], "little")
+        if len(header) < _HEADER or flags & _HASHED_AND_CHECKED != _HASHED:
+            continue
+        if header[8:] != source_hash(header[:4], source):
+            yield file
 
 
 def drop(disk: Disk, sites: Iterable[Path], path: str, prefixes: Sequence[str] = ()) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from . import bytecode
 from . import catalogue as catalogue_module
 from .fsops import Disk
 from .installed import InstalledTree, Site
@@ -218,6 +220,31 @@ def view(host: Host, choice: Choice) -> View:
     }
     left_out = tuple(patch for patch in selection.left_out if patch not in host.in_place)
     return View(host, selection, planned, taken_out=taken_out, stuck=stuck, left_out=left_out)
+
+
+def unfit_bytecode(seen: View) -> dict[Path, str]:
+    """Bytecode that Python would run in the place of a file of the plan, with that file's path."""
+    prefixes = bytecode_prefixes(seen.host.environment)
+    found: dict[Path, str] = {}
+    for file in seen.plan.files:
+        site = seen.host.environment.packages[file.package].site
+        with contextlib.suppress(KvpatchError, OSError):
+            content = seen.host.tree.content(file.package, file.path)
+            if content is not None:
+                folders = dict.fromkeys((site.resolve(), site))
+                for compiled in bytecode.unfit(folders, file.path, content, prefixes):
+                    found[compiled] = file.path
+    return found
+
+
+def bytecode_prefixes(environment: Environment) -> tuple[str, ...]:
+    """Where the target keeps bytecode apart from the sources, if it does."""
+    interpreter = environment.interpreter
+    if interpreter is None:
+        prefix = os.environ.get("PYTHONPYCACHEPREFIX")
+    else:
+        prefix = interpreter.pycache_prefix
+    return (prefix,) if prefix else ()
 
 
 def _standing(

@@ -7,6 +7,7 @@ import importlib
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import application, place, refusals
@@ -51,7 +52,15 @@ def status(where: Where, choice: Choice, disk: Disk) -> Report:
             unwritable=refusals.why_no_journal(stores),
         )
         known = pair_data(seen.host.versions)
-        return Report("status", status_text(seen, known), {**plan_data(seen), "pair": known})
+        unfit = hosts.unfit_bytecode(seen)
+        notes = tuple(
+            f"warning: Python does not run {path} as it is there, but {_old(file)}; "
+            f"{_apply(choice)} removes it"
+            for file, path in unfit.items()
+        )
+        other = [{"path": path, "bytecode": str(file)} for file, path in unfit.items()]
+        data = {**plan_data(seen), "pair": known, "other_bytecode": other}
+        return Report("status", status_text(seen, known), data, notes=notes)
 
 
 def diff(where: Where, choice: Choice, disk: Disk) -> Report:
@@ -91,8 +100,13 @@ def apply(
     else:
         lines.append("everything was in place already; nothing was written")
         lines += journal_lines(done.view)
+    lines += [f"{'would remove' if dry_run else 'removed'} {_old(file)}" for file in done.swept]
     data = {**plan_data(done.view), **compat, "written": done.written, "dry_run": dry_run}
     return Report("apply", "\n".join(lines), data, notes=_without_lmcache(done.view))
+
+
+def _old(file: Path) -> str:
+    return f"{file}, bytecode of another source that Python takes unchecked"
 
 
 def compat(where: Where, choice: Choice, disk: Disk) -> Report:
@@ -128,6 +142,15 @@ def verify(where: Where, choice: Choice, disk: Disk) -> Report:
     ]
     if seen.plan.changes and not errors:
         errors.append(_left_over(seen.plan.changes[0], choice))
+    errors += [
+        KvpatchError(
+            "other-bytecode",
+            f"Python does not run {path} as it is there: {_old(file)}",
+            f"run {_apply(choice)}, which removes it",
+            ExitCode.NO,
+        )
+        for file, path in hosts.unfit_bytecode(seen).items()
+    ]
     for error in refusals.stuck(seen):
         error.exit_code = ExitCode.NO
         errors.append(error)

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import py_compile
+import subprocess
 import sys
 from pathlib import Path
+from py_compile import PycInvalidationMode
 
 import pytest
-from kvpatch.bytecode import drop, folders
+from kvpatch.bytecode import drop, folders, unfit
 from kvpatch.fsops import Disk
 
 PATH = "vllm/v1/worker.py"
@@ -48,3 +52,39 @@ def test_every_tag_and_level_goes_and_nothing_else_does(tmp_path: Path) -> None:
 
 def test_no_cache_folder_is_nothing_to_do(tmp_path: Path) -> None:
     assert drop(Disk(), [tmp_path], PATH, [str(tmp_path / "pyc")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "made_of", "unfit_there"),
+    [
+        (PycInvalidationMode.UNCHECKED_HASH, "A = 2\n", True),
+        (PycInvalidationMode.UNCHECKED_HASH, "A = 1\n", False),
+        (PycInvalidationMode.CHECKED_HASH, "A = 2\n", False),
+        (PycInvalidationMode.TIMESTAMP, "A = 2\n", False),
+    ],
+)
+def test_bytecode_is_unfit_where_python_runs_it_in_the_place_of_another_source(
+    tmp_path: Path, mode: PycInvalidationMode, made_of: str, unfit_there: bool
+) -> None:
+    source = tmp_path / "module.py"
+    source.write_text(made_of)
+    compiled = Path(py_compile.compile(str(source), invalidation_mode=mode))
+    source.write_text("A = 1\n")
+    os.utime(source, (1, 1))
+    found = tuple(unfit([tmp_path], "module.py", source.read_bytes()))
+    assert found == ((compiled,) if unfit_there else ())
+    ran = subprocess.run(
+        [sys.executable, "-c", "import module; print(module.A)"],
+        cwd=tmp_path,
+        env={"PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout == ("2\n" if unfit_there else "1\n")
+
+
+def test_what_is_no_bytecode_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "__pycache__" / "module.folder.pyc").mkdir(parents=True)
+    (tmp_path / "__pycache__" / "module.short.pyc").write_bytes(b"\x01")
+    assert tuple(unfit([tmp_path], "module.py", b"A = 1\n")) == ()

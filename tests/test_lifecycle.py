@@ -809,15 +809,35 @@ def test_the_interpreter_runs_the_patched_code_at_once_and_after_revert_the_old(
             == "True True"
         )
 
-    def run(verb: str) -> None:
+    def run(verb: str, code: int = 0) -> Ran:
         ran = process(verb, "--python", python, "--json", env=environment)
-        assert ran.code == 0, ran.out
+        assert ran.code == code, ran.out
+        return ran
+
+    def compiled() -> Path:
+        roots = (folder, tmp_path / "bytecode")
+        (found,) = (file for root in roots for file in root.rglob("gpu_worker.*.pyc"))
+        return found
 
     precompile()
     assert not patched()
+    old = compiled().read_bytes()
     run("apply")
     assert patched()
     precompile()
+    run("verify")
+    # An image's layer, or a copy of a folder, brings it back.
+    place = compiled()
+    place.write_bytes(old)
+    unchecked = mode is py_compile.PycInvalidationMode.UNCHECKED_HASH
+    assert patched() is not unchecked
+    place.write_bytes(old)
+    found = run("verify", 1 if unchecked else 0)
+    assert ("other-bytecode" in found.out) is unchecked
+    told = json.loads(run("status").out)["data"]["other_bytecode"]
+    assert told == ([{"path": WORKER, "bytecode": str(place)}] if unchecked else [])
+    run("apply")
+    assert patched()
     run("verify")
     run("revert")
     assert not patched()
