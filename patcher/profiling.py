@@ -159,6 +159,8 @@ def _check(template: Template, form: str, asked: Asked) -> None:
         )
     if asked.output is not None:
         _check_output(asked.output, form)
+    if asked.format is None and asked.output and asked.output.suffix in (".yaml", ".yml"):
+        form = "yaml"
     if template.kind != "lmcache" and form in ("yaml", "env"):
         raise KvpatchError(
             "no-file",

@@ -398,3 +398,15 @@ def test_a_name_on_the_hub_is_told_where_it_goes() -> None:
     ended = kvpatch("profile", "blend", *PAIR, "--model", "org/name", "--json")
     assert (ended.code, ended.error["code"]) == (4, "no-model")
     assert ended.error["hint"].endswith("write a name on the hub for MODEL")
+
+
+@pytest.mark.parametrize("name", ["mp-cache", "native-offload"])
+def test_a_command_is_not_written_into_a_yaml_file_unless_that_is_meant(
+    name: str, tmp_path: Path
+) -> None:
+    place, where = tmp_path / "x.yaml", ("--lmcache", "0.5.6", "--vllm", "0.32.0")
+    ran = kvpatch("profile", name, "-o", place, *where)
+    assert (ran.code, place.exists()) == (2, False)
+    assert "has no LMCache file: all of it is in the command" in ran.err
+    assert kvpatch("profile", name, "--format", "serve", "-o", place, *where).code == 0
+    assert kvpatch("profile", name, "-o", tmp_path / "x.sh", *where).code == 0
