@@ -21,6 +21,7 @@ from .trial import scratch
 
 CODE = (
     "smoke_child.py",
+    "smoke_chunks.py",
     "smoke_cuda.py",
     "smoke_cufile.py",
     "smoke_harness.py",

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from .smoke_measure import Answer, Measured, Start, failure
+from .smoke_measure import Answer, Measured, Start, Verdict, failure
+from .smoke_reuse import moved, reused
 
 SCALED_KEYS = 1e-2
 # What blending costs is for whoever pays it to judge.
@@ -53,7 +54,7 @@ class Check:
 MEANS = {
     "starts": "the engine can't start with LMCache and blending",
     "registered": "LMCache doesn't know vLLM's model when its connector is built, so it can't "
-    "blend; `kvpatch apply` cures that",
+    "blend",
     "blender": "LMCache made no blender, so nothing is ever blended",
     "answers": "a request was never answered: the engine hung or died",
     "stored": "what a request computed isn't in the cache, so nothing can be reused",
@@ -63,7 +64,11 @@ MEANS = {
     "oracle": "with every token recomputed the answer must be that without cache; it isn't, so "
     "keys or positions are wrong",
     "separators": "LMCache leaves zeros for separators in the layers before the check layer, and "
-    "every later token attends to them; `kvpatch apply` cures that",
+    "every later token attends to them",
+    "reused": "not the share of tokens that the recompute ratio says is computed anew: blending "
+    "saves nothing, or leaves more as it was loaded than was asked for",
+    "moved": "what is reused isn't what was stored, turned to its new place, so answers are "
+    "silently wrong; at ratio 1 this doesn't show",
     "gap": "reported, not judged: the price of blending at the configured ratio",
     "twice": "the same prompt again is answered otherwise, although nothing moved",
     "permutation": "a prompt whose chunks are all cached, in another order, goes wrong",
@@ -83,9 +88,6 @@ def judge(measured: Measured) -> tuple[Check, ...]:
         ok, value, limit, seen = verdict
         checks.append(Check(name, ok, value, limit, MEANS[name], seen))
     return tuple(checks)
-
-
-Verdict = tuple[bool | None, object, object, str]
 
 
 def _verdicts(measured: Measured) -> Iterator[tuple[str, Verdict]]:
@@ -186,7 +188,7 @@ def wrong_keys(measured: Measured) -> str:
     scaled = measured.rope not in ("", "default")
     about = (
         f"scaled rope: this model's rope is {measured.rope!r}, and LMCache re-rotates its keys "
-        "without the scaling; KV003 of `kvpatch apply` cures that"
+        "without the scaling, which KV003 mends"
         if scaled
         else "keys were re-rotated for wrong positions, or with another rope than the model's"
     )
@@ -294,6 +296,8 @@ _CHAIN = (
     ("layers", ("hit",), layers),
     ("oracle", ("layers",), oracle),
     ("separators", ("oracle",), separators),
+    ("reused", ("layers",), reused),
+    ("moved", ("oracle", "reused"), moved),
     ("gap", ("layers",), gap),
     ("twice", ("layers",), twice),
     ("permutation", ("oracle",), permutation),

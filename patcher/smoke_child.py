@@ -119,6 +119,7 @@ def work(run: Run) -> None:
     """Make the model if ordered, start the engine, and send what is ordered."""
     order = run.order
     run.stage("import")
+    import smoke_chunks
     import smoke_harness
     import smoke_imports
     import smoke_platform
@@ -148,15 +149,20 @@ def work(run: Run) -> None:
     if order["harness"]:
         run.harness = smoke_harness.Harness(gds=order["gds"])
         run.harness.install()
-    run.witness = smoke_witness.Witness(order["fault"], smoke_imports.after_import)
+    chunks = smoke_chunks.Chunks()
+    run.witness = smoke_witness.Witness(order["fault"], smoke_imports.after_import, chunks)
     run.witness.events = run.result["events"] = Events(run.save)
     start(run, order["engine"])
     run.result["engine"] = facts(run.engine)
     run.stage("requests")
     if order["role"] == "layerwise":
         run.witness.watch_cache(smoke_witness.cache_engine())
+    if order["stored"] and order["role"] == "blend":
+        chunks.load(order["stored"])
     for step in order["steps"]:
         serve(run, prompts[step["prompt"]]["tokens"], step)
+    if order["stored"] and order["role"] == "store":
+        chunks.save(order["stored"])
     if run.harness is not None:
         names = [smoke_platform.STAND_IN] if named else []
         run.result["stand_ins"] = run.harness.named() + names

@@ -9,6 +9,8 @@ from typing import Any
 
 # Rounding is told apart from error by what rounding was seen to do, times this.
 SAFETY = 4.0
+# Whether it holds (None: not checked), what was found, what is allowed, and that in words.
+Verdict = tuple[bool | None, object, object, str]
 
 
 @dataclass(frozen=True)

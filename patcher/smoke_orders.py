@@ -87,6 +87,8 @@ class Orders:
             "seed": wanted.SEED,
             "gds": self.settings.gds and connected,
             "gds_path": self.settings.values.get("gds_path"),
+            # What one process stored and another blends goes there too, to be compared.
+            "stored": str(self.folder / "stored.pt") if self.settings.gds and connected else "",
             "fault": self.fault if connected else "",
             "steps": steps,
         }

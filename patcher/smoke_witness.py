@@ -31,13 +31,17 @@ class Witness:
     """What was seen of one engine; ``now`` is about the request that runs."""
 
     def __init__(
-        self, fault: str, after_import: Callable[[str, Callable[[Any], None]], None]
+        self,
+        fault: str,
+        after_import: Callable[[str, Callable[[Any], None]], None],
+        chunks: Any,
     ) -> None:
         self.fault = fault
         self.events: list[str] = []
         self.now: dict[str, Any] = {}
         self.blender: Any = None
         self.cache: Any = None
+        self.chunks = chunks
         self.fill_separators = False
         self.storing = True
         after_import("lmcache.v1.compute.models.utils", self._on_tracker)
@@ -49,6 +53,7 @@ class Witness:
     def begin(self) -> None:
         """A request starts."""
         self.now = {"layers": [], "retrieved": 0, "asked": 0, "rows": [], "key_error": None}
+        self.now |= {"check": None, "reused": [], "not_compared": ""}
 
     # -- who came when
 
@@ -104,10 +109,14 @@ class Witness:
             self.now["rows"].append(int(result[0].shape[0]))
             if not picked and blender.metadata.imp_indices is None:
                 self._before_check(layer_id, result[1], result[2])
+            # Not where the time is taken.
+            if self.fill_separators:
+                self._compare(layer_id)
             return result
 
         blender.process_qkv = process_qkv
         self.watch_cache(blender.cache_engine)
+        self.chunks.watch(blender.gpu_connector)
         if self.fault == "blender":
 
             def retrieve_only(tokens: Any, mask: Any = None, **kwargs: Any) -> None:
@@ -147,6 +156,18 @@ class Witness:
             old_key[gaps] = key[gaps]
             old_value[gaps] = value[gaps]
 
+    def _compare(self, layer_id: int) -> None:
+        """In a layer that was just blended: what it computes with against what was stored."""
+        attention = self.blender.layerwise_model.vllm_model.model.layers[layer_id].self_attn
+        held = self.blender.gpu_connector.get_kv(layer_id)
+        picked = self.blender.metadata.imp_indices
+        try:
+            found = self.chunks.compare(layer_id, held, picked, attention.rotary_emb)
+            self.now["reused"].append(found)
+        except Exception as error:
+            # What can't be compared must not end the engine that is watched.
+            self.now["not_compared"] = f"{type(error).__name__}: {error}"[:300]
+
     def watch_cache(self, cache: Any) -> None:
         """Watch a cache engine, with a blender or without."""
         if self.cache is cache:
@@ -156,16 +177,20 @@ class Witness:
 
         def retrieve_layer(tokens: Any, mask: Any = None, **kwargs: Any) -> Iterator[Any]:
             self.now["asked"] = len(tokens)
+            self.chunks.tokens = tokens
+            if self.blender is not None:
+                self.now["check"] = max(self.blender.common_metadata.check_layers)
             for item in retrieve(tokens, mask, **kwargs):
                 if hasattr(item, "dim") and item.dim() == 1:
                     self.now["retrieved"] = int(item.sum())
                 yield item
 
-        def store_layer(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        def store_layer(tokens: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
             if not self.storing or self.fault == "store":
                 while True:
                     yield None
-            yield from store(*args, **kwargs)
+            self.chunks.tokens = tokens
+            yield from store(tokens, *args, **kwargs)
 
         cache.retrieve_layer = retrieve_layer
         cache.store_layer = store_layer

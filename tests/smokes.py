@@ -35,7 +35,7 @@ def start(role: str, answers: list[Answer] | None = None, **change: Any) -> Star
         "stages": {"import": 4.0, "start": 8.0, "requests": 10.0, "done": 12.0},
         "events": EVENTS if role == "blend" else [],
         "prompts": PROMPTS,
-        "engine": {"layers": 2, "runner": "Runner", "kv_shape": [1, 2]},
+        "engine": {"layers": 2, "runner": "Runner", "kv_shape": [1, 2], "dtype": "float32"},
         **change.pop("result", {}),
     }
     return Start(role, change.pop("code", 0), 12.0, result, tuple(answers or ()), **change)
@@ -52,6 +52,20 @@ def reference(originals: float | None = 0.0) -> Start:
     return start("reference", found)
 
 
+def reuse_of(step: dict[str, Any], length: int) -> dict[str, Any]:
+    """What the witness sees of a prompt where the check layer is layer 1."""
+    picked = max(int(step["ratio"] * length), 1)
+    facts: dict[str, Any] = {"asked": length, "check": 1, "rows": [length, picked]}
+    if step.get("fill"):
+        facts["reused"] = [
+            {"layer": 0, "rows": 100, "moved": 90, "keys": 1e-7, "still": 1.4, "values": 0.0},
+            {"layer": 1, "rows": 90, "moved": 80, "keys": 2e-7, "still": 1.4, "values": 0.0},
+        ]
+        if step["ratio"] == 1.0:
+            facts["reused"][1] |= {"rows": 0, "moved": 0, "keys": 0.0, "still": 0.0}
+    return facts
+
+
 def blended(change: Any = None) -> list[Answer]:
     """What a blending engine that is right answers; ``change(step, facts)`` spoils some."""
     found = []
@@ -59,6 +73,8 @@ def blended(change: Any = None) -> list[Answer]:
         cached = PROMPTS[step["prompt"]]["cached"]
         facts = {**step, "retrieved": cached, "layers": [0, 1] if cached else [], "seconds": 1}
         facts["key_error"] = 1e-7
+        if cached:
+            facts.update(reuse_of(step, PROMPTS[step["prompt"]]["length"]))
         if step["prompt"] == "store":
             facts["known"] = 130
         priced = step.get("sweep") and not step.get("fill") and step["ratio"] < 1.0

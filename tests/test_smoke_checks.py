@@ -36,6 +36,18 @@ def _at_ratio_one(facts: dict[str, Any]) -> float:
     return 0.5 if reordered and facts.get("ratio") == 1.0 else 0.0
 
 
+def _nothing_reused(facts: dict[str, Any]) -> float:
+    if facts.get("rows"):
+        facts["rows"] = [facts["asked"]] * 2
+    return 0.0
+
+
+def _not_moved(facts: dict[str, Any]) -> float:
+    if facts.get("reused") and facts["ratio"] < 1:
+        facts["reused"][1] |= {"keys": 1.4, "still": 0.0}
+    return 0.0
+
+
 FAULTS: dict[str, Callable[[], Measured]] = {
     "registered": lambda: measured(blend=start("blend", code=1, result={"events": EVENTS[1:2]})),
     "starts": lambda: measured(
@@ -49,6 +61,8 @@ FAULTS: dict[str, Callable[[], Measured]] = {
     "hit": lambda: measured(_where("reordered-2", retrieved=50)),
     "layers": lambda: measured(_where("reordered-2", layers=[0])),
     "oracle": lambda: measured(_at_ratio_one),
+    "reused": lambda: measured(_nothing_reused),
+    "moved": lambda: measured(_not_moved),
     "twice": lambda: measured(_where("twice", off=0.5)),
     "permutation": lambda: measured(_where("permutation", off=0.5)),
     "new-chunk": lambda: measured(_where("new-chunk", retrieved=20)),

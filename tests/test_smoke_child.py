@@ -208,7 +208,7 @@ class Engine:
 
 folder = Path(tempfile.mkdtemp())
 run = smoke_child.Run({"out": str(folder / "out.json"), "gds": True, "gds_path": "/gds"})
-run.engine, run.witness = Engine(), Witness("", lambda *_: None)
+run.engine, run.witness = Engine(), Witness("", lambda *_: None, None)
 written = []
 smoke_child.settle = written.append
 run.witness.cache = Names(lookup=lambda tokens: len(tokens) * len(written))

@@ -73,6 +73,23 @@ class Blender:
             objects = yield
 
 
+class Chunks:
+    """Stands in for what was stored and what is compared with it."""
+
+    def __init__(self, problem: Exception | None = None) -> None:
+        self.tokens: Any = ()
+        self.watched: list[Any] = []
+        self.problem = problem
+
+    def watch(self, connector: Any) -> None:
+        self.watched.append(connector)
+
+    def compare(self, layer: int, held: Any, picked: Any, rope: Any) -> dict[str, Any]:
+        if self.problem is not None:
+            raise self.problem
+        return {"layer": layer, "held": held, "picked": picked, "rope": rope}
+
+
 class Tensor:
     """A chunk of one number."""
 
@@ -85,7 +102,7 @@ class Tensor:
 
 def _witness(fault: str = "") -> tuple[Witness, dict[str, Callable[[Any], None]]]:
     waiting: dict[str, Callable[[Any], None]] = {}
-    found = Witness(fault, waiting.__setitem__)
+    found = Witness(fault, waiting.__setitem__, Chunks())
     found.begin()
     return found, waiting
 
@@ -135,6 +152,41 @@ def test_what_was_retrieved_and_which_layers_were_blended_is_counted() -> None:
     assert witness.now["asked"] == 3
     assert witness.now["retrieved"] == 2
     assert (witness.now["layers"], witness.now["rows"]) == ([0, 1], [7, 7])
+
+
+@pytest.mark.parametrize("fill", [False, True])
+def test_what_is_reused_is_compared_in_every_layer_but_where_time_is_taken(fill: bool) -> None:
+    witness, _ = _witness()
+    blender = Blender()
+    blender.metadata.imp_indices = [1]
+    blender.gpu_connector.get_kv = lambda layer: (f"keys {layer}", "values")
+    layers = [SimpleNamespace(self_attn=SimpleNamespace(rotary_emb=f"rope {n}")) for n in (0, 1)]
+    blender.layerwise_model.vllm_model = SimpleNamespace(model=SimpleNamespace(layers=layers))
+    witness.attach(blender)
+    witness.fill_separators = fill
+    list(blender.cache_engine.retrieve_layer([1, 2, 3]))
+    for layer in range(2):
+        blender.process_qkv("q", "k", "v", "residual", layer, None, None)
+    assert witness.chunks.watched == [blender.gpu_connector]
+    assert (witness.chunks.tokens, witness.now["check"]) == ([1, 2, 3], 0)
+    found = [(one["held"], one["picked"], one["rope"]) for one in witness.now["reused"]]
+    both = [((f"keys {layer}", "values"), [0], f"rope {layer}") for layer in (0, 1)]
+    assert found == (both if fill else [])
+
+
+def test_what_can_not_be_compared_does_not_end_the_engine() -> None:
+    witness, _ = _witness()
+    witness.chunks = Chunks(ValueError("the rope turns 2 of 4 dimensions"))
+    blender = Blender()
+    blender.metadata.imp_indices = [1]
+    blender.gpu_connector.get_kv = lambda _: ("keys", "values")
+    layer = SimpleNamespace(self_attn=SimpleNamespace(rotary_emb="rope"))
+    blender.layerwise_model.vllm_model = SimpleNamespace(model=SimpleNamespace(layers=[layer]))
+    witness.attach(blender)
+    witness.fill_separators = True
+    blender.process_qkv("q", "k", "v", "residual", 0, None, None)
+    assert witness.now["not_compared"] == "ValueError: the rope turns 2 of 4 dimensions"
+    assert witness.now["reused"] == []
 
 
 def test_a_planted_fault_retrieves_without_blending() -> None:
@@ -230,11 +282,12 @@ def test_a_cache_engine_without_a_blender_is_found(monkeypatch: pytest.MonkeyPat
 KEYS = """
 import json, torch
 from types import SimpleNamespace as Names
+from smoke_chunks import Chunks
 from smoke_witness import Witness
 
 found = []
 for fill in (False, True):
-    witness = Witness("", lambda *_: None)
+    witness = Witness("", lambda *_: None, Chunks())
     witness.begin()
     witness.fill_separators = fill
     old = torch.tensor([[1.0, 2.0], [0.0, 0.0], [3.0, 4.5]])

@@ -1,0 +1,113 @@
+"""Whether a blender reused what it had loaded, and in which state: what ratio 1 can't show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from .smoke_measure import Answer, Measured, Verdict, distance
+
+# Of moved keys, in norms of a row: rounding stays far below, a shift by one position far above.
+LIMITS = {"float32": 1e-3}
+LIMIT = 5e-2
+
+
+def reused(measured: Measured) -> Verdict:
+    """Whether the asked share of rows was computed anew, no more and no less, and that shows."""
+    found = [a for a in measured.blend.answers if a.get("retrieved") and a.get("ratio") is not None]
+    below = [a for a in found if a.get("ratio") < 1]
+    if not below:
+        return None, None, None, "not checked: no ratio below 1 was asked for"
+    for answer in found:
+        wrong = _wrong_rows(answer)
+        if wrong is not None:
+            return False, *wrong
+    ratio = min(a.get("ratio") for a in below)
+    apart = max(_from_whole(measured, a) for a in below if a.get("ratio") == ratio)
+    # Of a model that is not random, nothing is known of how far it has to be.
+    limit = measured.tolerance if measured.rope else 0.0
+    answer = min(below, key=lambda one: abs(one.get("ratio") - measured.ratio))
+    seen = (
+        f"at {answer.get('ratio'):g}: {_rows(answer)[-1]} of {answer.get('asked')} tokens computed "
+        f"anew; answers at {ratio:g} and 1 differ by {apart:.2g} nats"
+    )
+    if apart > limit:
+        return True, apart, limit, seen
+    return False, apart, limit, f"{seen}, which is rounding: nothing is reused"
+
+
+def _rows(answer: Answer) -> Sequence[int]:
+    """Rows of each layer from the check layer on."""
+    check = answer.get("check") or 0
+    rows, layers = answer.get("rows") or (), answer.get("layers") or ()
+    return [count for layer, count in zip(layers, rows, strict=True) if layer >= check]
+
+
+def _wrong_rows(answer: Answer) -> tuple[object, object, str] | None:
+    """What was computed anew, what had to be, and that said; None where it is right."""
+    ratio, asked = float(answer.get("ratio")), int(answer.get("asked") or 0)
+    check, rows = answer.get("check") or 0, _rows(answer)
+    # What isn't cached may be computed anew beyond the share.
+    most = min(ratio * asked + asked - int(answer.get("retrieved")) + 1, asked)
+    least = min(ratio * asked - 1, asked)
+    wrong = [index for index, count in enumerate(rows) if not least <= count <= most]
+    if rows and not wrong:
+        return None
+    wanted = max(int(ratio * asked), 1)
+    if not rows:
+        return None, wanted, f"no layer from {check} on was seen to compute anything"
+    layer, count = check + wrong[0], rows[wrong[0]]
+    seen = (
+        f"at ratio {ratio:g} LMCache's blender computes {count} of {asked} tokens anew from layer "
+        f"{layer} on, where {wanted} were asked for"
+    )
+    return count, wanted, f"{seen}; nothing is reused" if count == asked else seen
+
+
+def _from_whole(measured: Measured, answer: Answer) -> float:
+    """How far (nats) an answer is from that to the same at ratio 1."""
+    same = {"ratio": 1.0, "fill": answer.get("fill")}
+    whole = [a for a in measured.blended(answer.prompt, **same) if a.prompt == answer.prompt]
+    return max((distance(a.logprobs, answer.logprobs).most for a in whole), default=0.0)
+
+
+def moved(measured: Measured) -> Verdict:
+    """In every layer: what isn't computed anew is what was stored, turned to its new place."""
+    engine = measured.blend.result.get("engine", {})
+    limit = LIMITS.get(str(engine.get("dtype")), LIMIT)
+    answers = [a for a in measured.blended("reordered-") if a.get("fill")]
+    problem = next((a.get("not_compared") for a in answers if a.get("not_compared")), "")
+    if problem:
+        return None, None, limit, f"not checked: {problem}"
+    found = [entry for answer in answers for entry in answer.get("reused") or ()]
+    layers = range(int(engine.get("layers", 0)))
+    unseen = [
+        layer
+        for layer in layers
+        if not any(one["layer"] == layer and one["moved"] for one in found)
+    ]
+    if unseen:
+        told = f"nothing that was moved and then reused was seen in {_named(unseen)}"
+        return False, None, limit, told
+    for part in ("keys", "values"):
+        off = [one for one in found if not one[part] <= limit]
+        if off:
+            worst = max(one[part] for one in off)
+            at = _named(sorted({one["layer"] for one in off}))
+            how = _how(off, limit) if part == "keys" else "are not those that were stored"
+            told = f"{part} that are reused in {at} {how}: off by {worst:.2g} of their norm"
+            return False, worst, limit, told
+    worst = max(max(one["keys"], one["values"]) for one in found)
+    count = max(one["moved"] for one in found)
+    seen = f"in {len(layers)} of {len(layers)} layers: up to {count} tokens moved and reused"
+    return True, worst, limit, f"{seen}, off by {worst:.2g} of their norm, allowed {limit:.2g}"
+
+
+def _how(off: Iterable[Mapping[str, float]], limit: float) -> str:
+    if all(one["still"] <= limit for one in off):
+        return "keep the positions that they were stored at"
+    return "are not the stored ones turned to their new positions"
+
+
+def _named(layers: Sequence[int]) -> str:
+    told = ", ".join(map(str, layers))
+    return f"layer {told}" if len(layers) == 1 else f"layers {told}"

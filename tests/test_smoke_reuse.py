@@ -1,0 +1,195 @@
+"""What ratio 1 can't show, judged of made-up measurements, and of a tree that was broken so."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import kvpatch
+from kvpatch.smoke_reuse import LIMIT, LIMITS, moved, reused
+from smokes import blended, measured, start
+from targets import target
+
+
+def _each(**change: Any) -> Callable[[dict[str, Any]], float]:
+    """Changes these numbers of the last layer wherever something is reused there."""
+
+    def spoil(facts: dict[str, Any]) -> float:
+        if facts.get("reused") and facts["ratio"] < 1:
+            facts["reused"][1] |= change
+        return 0.0
+
+    return spoil
+
+
+def _rows(rows: Callable[[float, int, int], int]) -> Callable[[dict[str, Any]], float]:
+    """Gives the check layer that many rows, of a ratio, a length and what of it isn't cached."""
+
+    def spoil(facts: dict[str, Any]) -> float:
+        if facts.get("rows"):
+            length = facts["asked"]
+            facts["rows"][1] = rows(facts["ratio"], length, length - facts["retrieved"])
+        return 0.0
+
+    return spoil
+
+
+def test_what_is_reused_is_told_in_numbers() -> None:
+    found = reused(measured())
+    assert found[0] is True
+    assert found[3] == (
+        "at 0.15: 19 of 130 tokens computed anew; answers at 0 and 1 differ by 0.3 nats"
+    )
+    told = moved(measured())
+    assert told[0] is True
+    assert told[1] == 2e-7
+    assert told[3].startswith("in 2 of 2 layers: up to 90 tokens moved and reused")
+
+
+def test_a_blender_that_computes_everything_anew_reuses_nothing() -> None:
+    ok, value, wanted, seen = reused(measured(_rows(lambda _, length, __: length)))
+    assert (ok, value, wanted) == (False, 130, 19)
+    assert "computes 130 of 130 tokens anew from layer 1 on, where 19 were asked for" in seen
+    assert seen.endswith("nothing is reused")
+
+
+@pytest.mark.parametrize(
+    ("rows", "ok"),
+    [
+        (lambda ratio, length, _: max(round(ratio * length), 1), True),
+        # What isn't cached may come on top.
+        (lambda ratio, length, more: min(int(ratio * length) + more, length), True),
+        (lambda ratio, length, more: min(int(ratio * length) + more + 3, length), False),
+        (lambda ratio, length, _: max(int(ratio * length / 2), 1), False),
+        # Ratio 1 without every row is no oracle.
+        (lambda ratio, length, _: int(min(ratio, 0.9) * length) or 1, False),
+    ],
+)
+def test_the_share_that_is_computed_anew_is_the_one_asked_for(
+    rows: Callable[[float, int, int], int], ok: bool
+) -> None:
+    assert reused(measured(_rows(rows)))[0] is ok
+
+
+def test_rows_that_say_so_and_answers_that_do_not_are_no_reuse() -> None:
+    def spoil(facts: dict[str, Any]) -> float:
+        # Not zero, which would leave the answer as it is.
+        return 1e-6
+
+    ok, value, limit, seen = reused(measured(spoil))
+    assert ok is False
+    assert value <= limit
+    assert seen.endswith("which is rounding: nothing is reused")
+
+
+def test_of_a_users_own_model_any_difference_will_do() -> None:
+    def spoil(facts: dict[str, Any]) -> float:
+        return 1e-6 if facts.get("ratio") == 1.0 else 2e-6
+
+    assert reused(measured(spoil, rope=""))[0] is True
+    assert reused(measured(spoil))[0] is False
+
+
+def test_without_a_ratio_below_1_reuse_is_not_checked() -> None:
+    whole = [answer for answer in blended() if answer.get("ratio") in (None, 1.0)]
+    found = reused(measured(blend=start("blend", whole)))
+    assert found[0] is None
+    assert "no ratio below 1" in found[3]
+
+
+def test_no_layer_seen_is_no_reuse() -> None:
+    def spoil(facts: dict[str, Any]) -> float:
+        facts.update(rows=[], layers=[])
+        return 0.0
+
+    ok, _, wanted, seen = reused(measured(spoil))
+    assert (ok, wanted) == (False, 19)
+    assert "no layer from 1 on" in seen
+
+
+def test_keys_that_keep_their_old_positions_are_named_with_their_layers() -> None:
+    ok, worst, limit, seen = moved(measured(_each(keys=1.4, still=1e-7)))
+    assert (ok, worst, limit) == (False, 1.4, LIMITS["float32"])
+    assert seen == (
+        "keys that are reused in layer 1 keep the positions that they were stored at: off by 1.4 "
+        "of their norm"
+    )
+
+
+def test_keys_of_another_turn_are_told_from_those_of_none() -> None:
+    ok, _, _, seen = moved(measured(_each(keys=0.4, still=1.1)))
+    assert ok is False
+    assert "are not the stored ones turned to their new positions" in seen
+
+
+def test_values_are_what_was_stored() -> None:
+    ok, worst, _, seen = moved(measured(_each(values=0.5)))
+    assert (ok, worst) == (False, 0.5)
+    assert seen.startswith("values that are reused in layer 1 are not those that were stored")
+
+
+def test_what_is_no_number_is_no_agreement() -> None:
+    assert moved(measured(_each(keys=float("nan"))))[0] is False
+
+
+def test_a_layer_of_which_nothing_was_seen_is_no_agreement() -> None:
+    ok, _, _, seen = moved(measured(_each(moved=0)))
+    assert ok is False
+    assert seen.endswith("was seen in layer 1")
+
+
+def test_a_rope_that_can_not_be_asked_leaves_it_unchecked_and_says_why() -> None:
+    def spoil(facts: dict[str, Any]) -> float:
+        facts["not_compared"] = "ValueError: the rope turns 2 of 4 dimensions"
+        return 0.0
+
+    ok, _, _, seen = moved(measured(spoil))
+    assert (ok, seen) == (None, "not checked: ValueError: the rope turns 2 of 4 dimensions")
+
+
+def test_bfloat16_is_given_its_rounding() -> None:
+    def with_dtype(dtype: str) -> Any:
+        engine = {"layers": 2, "dtype": dtype}
+        answers = blended(_each(keys=LIMIT / 2))
+        return measured(blend=start("blend", answers, result={"engine": engine}))
+
+    assert moved(with_dtype("bfloat16"))[0] is True
+    assert moved(with_dtype("float32"))[0] is False
+
+
+CONNECTORS = "lmcache/v1/gpu_connector/gpu_connectors.py"
+TURN = """                        old_positions_full,
+                        new_positions_full,
+                        compute_gpu_buffer_obj.tensor[0],
+"""
+SHALLOW = TURN.replace(
+    "                        new_positions_full,",
+    "                        new_positions_full if layer_id < 3 else old_positions_full,",
+)
+
+
+@pytest.mark.stack
+def test_a_tree_that_moves_no_keys_in_deep_layers_fails_for_real(tmp_path: Path) -> None:
+    broken = tmp_path / "env"
+    shutil.copytree(target().parents[1], broken, symlinks=True, copy_function=os.link)
+    python = broken / "bin" / "python"
+    assert kvpatch("apply", "--python", python).code == 0
+    [site] = broken.glob("lib/python3*/site-packages")
+    text = (site / CONNECTORS).read_text()
+    assert text.count(TURN) == 1
+    # Never in place: what is not patched is a hard link.
+    (site / CONNECTORS).unlink()
+    (site / CONNECTORS).write_text(text.replace(TURN, SHALLOW))
+    ran = kvpatch("smoke", "--python", python, "--ratio", "0", "--json")
+    checks = {one["name"]: one for one in ran.data["checks"]}
+    assert ran.code == 1
+    assert [name for name, one in checks.items() if one["ok"] is False] == ["moved"]
+    assert checks["oracle"]["ok"] is True
+    assert "in layers 2, 3 keep the positions" in checks["moved"]["seen"]
+    # A tree that was edited by hand is nothing that apply cures.
+    assert "`kvpatch apply" in ran.error["hint"]
+    assert "refuses here: KV0" in ran.error["hint"]
