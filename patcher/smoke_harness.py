@@ -43,6 +43,7 @@ class Harness:
         self.gds = gds
         self.problem: dict[str, str] | None = None
         self.used: set[str] = set()
+        self.copies: set[int] = set()
         self.layout = KvLayout(self.fail)
 
     def named(self) -> list[str]:
@@ -86,6 +87,12 @@ class Harness:
         ``buffer`` is ``[2, tokens, kv_heads * head_size]``, or ``[tokens, 2, ...]`` where
         ``token_major``.
         """
+        if cache.data_ptr() in self.copies:
+            # The pair can be carried: it is the patch that is broken.
+            raise RuntimeError(
+                "KV006 gives a KV cache in a GPU's packed layout to LMCache's kernel, which can't "
+                "read that"
+            )
         self.used.add("transfer")
         self.layout.move(buffer, cache, slots, int(direction) == _to_engine(), token_major)
 
@@ -229,7 +236,11 @@ class Harness:
             self.layout.move(plain, cache, every, False, False)
             split = plain.view(2, blocks.numel(), length, heads, size)
             packed = split.permute(1, 3, 2, 0, 4).reshape(-1, heads, length, 2 * size)
-            move(tokens, packed, near, direction, layout, token_major=token_major)
+            self.copies = {packed.data_ptr()}
+            try:
+                move(tokens, packed, near, direction, layout, token_major=token_major)
+            finally:
+                self.copies = set()
             if int(direction) == _to_engine():
                 split = packed.view(-1, heads, length, 2, size).permute(3, 0, 2, 1, 4)
                 self.layout.move(split.reshape(plain.shape), cache, every, True, False)

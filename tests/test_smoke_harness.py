@@ -123,6 +123,39 @@ def test_what_kvpatch_moves_packed_layers_with_is_run_on_copies_in_a_gpus_layout
     assert [one[:2] for one in stood_in] == ["K:"]
 
 
+PASSED_ON = (
+    HEAD
+    + """
+from types import SimpleNamespace as Names
+
+def wrong(kernel):
+    return kernel
+
+harness = Harness()
+whole, key, value, slots = wrote(harness, torch.float32)
+module = Names(_kvpatch_layer_transfer=wrong)
+harness._on_gpu_connectors(module)
+move = module._kvpatch_layer_transfer(harness.transfer)
+try:
+    move(torch.empty(2, 6, HEADS * SIZE), whole, slots, 1, "layout")
+    told = ""
+except RuntimeError as error:
+    told = f"{type(error).__name__}: {error}"
+# The kernel itself is stood in for as before.
+harness.transfer(torch.empty(2, 6, HEADS * SIZE), whole, slots, 1, "layout")
+print(json.dumps([told, harness.problem]))
+"""
+)
+
+
+@pytest.mark.stack
+def test_a_patch_that_hands_the_packed_cache_to_the_kernel_is_named_and_not_the_pair() -> None:
+    told, problem = run_in_target(PASSED_ON)
+    assert told.startswith("RuntimeError: KV006 gives a KV cache in a GPU's packed layout to")
+    # That would say that the pair can't be carried.
+    assert problem is None
+
+
 MANAGER = """
 import json, types
 from types import SimpleNamespace as Names
