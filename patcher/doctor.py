@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
 
-from . import environment, key_history, serve_file, templates, ways_out
+from . import environment, key_history, serve_file, templates
 from .coercion import CONFIG_VARIABLE, effective
 from .curing import pair_on
 from .diagnosis import Check, State, fail, not_checked, ok
@@ -29,11 +29,14 @@ from .pair_checks import (
     extension_check,
     flashinfer_check,
     models_of,
+    patches_check,
     pins_check,
     runner_check,
+    template_check,
 )
 from .probe import probe
 from .process_path import compared, config_of
+from .remedy import RUN, remedy
 from .render import render
 from .rules import Level
 from .schema import Schema
@@ -113,6 +116,7 @@ def run_doctor(where: Where, disk: Disk, asked: Asked) -> Report:
         "model": [*_model(seen, asked, model)],
         "GDS": [*_gds(seen, asked)],
     }
+    groups = _as_apply_goes(groups, where, disk)
     failed = any(check.state is State.FAIL for checks in groups.values() for check in checks)
     data = {
         "lmcache": str(seen.lmcache),
@@ -131,6 +135,25 @@ def run_doctor(where: Where, disk: Disk, asked: Asked) -> Report:
     }
     code = ExitCode.NO if failed else ExitCode.DONE
     return Report("doctor", _table(seen, groups), data, code)
+
+
+def _as_apply_goes(
+    groups: dict[str, list[Check]], where: Where, disk: Disk
+) -> dict[str, list[Check]]:
+    """The checks, where they send to apply and that would refuse with what to do about that."""
+    if not any(check.todo.startswith(RUN) for checks in groups.values() for check in checks):
+        return groups
+    found = remedy(where, disk)
+    if found.pending:
+        return groups
+
+    def told(check: Check) -> Check:
+        if not check.todo.startswith(RUN):
+            return check
+        _, _, other = check.todo.partition(", or ")
+        return replace(check, todo=f"{found.sentence}; or {other}" if other else found.sentence)
+
+    return {group: [told(check) for check in checks] for group, checks in groups.items()}
 
 
 def _look(where: Where, disk: Disk, asked: Asked) -> _Seen:
@@ -186,10 +209,11 @@ def _pair(seen: _Seen, profile: str | None) -> Iterator[Check]:
     if seen.vllm is None:
         yield fail("pair", f"LMCache {seen.lmcache}, and no vLLM beside it", "install vLLM")
     else:
-        yield _verdict(seen, profile)
+        template = templates.load(profile or "blend")
+        yield template_check(template, seen.pair)
         catalogued = catalogue_check(seen.vllm, seen.lmcache)
         yield catalogued
-        yield _patches(seen, hopeless=catalogued.state is State.FAIL)
+        yield patches_check(template, seen.pair, hopeless=catalogued.state is State.FAIL)
         yield runner_check(seen.vllm)
     found = distributions(seen.site)
     yield pins_check(found, "transformers")
@@ -201,30 +225,6 @@ def _pair(seen: _Seen, profile: str | None) -> Iterator[Check]:
             "stack_probe", ["extension", str(seen.site)], limit=LOAD_LIMIT_S, python=seen.python
         )
         yield extension_check(answer, seen.lmcache)
-
-
-def _patches(seen: _Seen, *, hopeless: bool) -> Check:
-    missing = [patch for patch, there in seen.pair.cured.items() if not there]
-    if not missing:
-        return ok("patches", f"in place: {', '.join(seen.pair.cured)}")
-    told = "" if seen.pair.registered else "LMCache is not told of the model; "
-    todo = "take another pair first, as above" if hopeless else "run `kvpatch apply`"
-    return fail("patches", f"{told}not in place: {', '.join(missing)}", todo)
-
-
-def _verdict(seen: _Seen, profile: str | None) -> Check:
-    template = templates.load(profile or "blend")
-    shown = f"vLLM {seen.vllm} with LMCache {seen.lmcache}"
-    try:
-        ways_out.require(template, seen.pair)
-    except KvpatchError as error:
-        return fail("pair", error.message, ways_out.instead(template.name, seen.pair) or error.hint)
-    lacks = [need for need in template.needs(seen.pair) if need.present is not True]
-    if lacks:
-        letters = ", ".join(dict.fromkeys(need.id for need in lacks))
-        todo = "run `kvpatch apply`"
-        return fail("pair", f"{shown} can't run {template.name} as it is: {letters}", todo)
-    return ok("pair", f"{shown} has all that {template.name} needs")
 
 
 def _configuration(seen: _Seen, pid: int | None) -> Iterator[Check]:

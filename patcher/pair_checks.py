@@ -15,10 +15,13 @@ from . import pairs
 from .curing import curable
 from .diagnosis import Check, fail, not_checked, ok, warn
 from .model_runner import BARE, SKIPS, VARIABLE, second_runner_for
+from .outcome import KvpatchError
 from .probe import Answer
-from .ways_out import instead
+from .remedy import RUN
+from .ways_out import instead, require
 
 if TYPE_CHECKING:
+    from .templates import Pair, ProfileNeed, Template
     from .tree import ReadableTree
 
 MODEL_TABLES = (
@@ -28,6 +31,49 @@ MODEL_TABLES = (
 """Where LMCache releases say which models their blender knows."""
 _FLASHINFER = ("flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache")
 _FATAL = Version("0.4.4")
+
+
+def template_check(template: Template, pair: Pair) -> Check:
+    """Whether a profile can be run on the installed pair, now or once patches are in place."""
+    name, shown = "pair", f"vLLM {pair.vllm} with LMCache {pair.lmcache}"
+    try:
+        require(template, pair)
+    except KvpatchError as error:
+        return fail(name, error.message, instead(template.name, pair) or error.hint)
+    lacks = [need for need in template.needs(pair) if need.present is not True]
+    if not lacks:
+        return ok(name, f"{shown} has all that {template.name} needs")
+    if _told_with_patches(lacks, pair):
+        return ok(name, f"{shown} can run {template.name} once the patches are in place")
+    told = "; ".join(need.what for need in lacks)
+    return fail(name, f"{shown} can't run {template.name} as it is. It needs: {told}", RUN)
+
+
+def _told_with_patches(lacks: Sequence[ProfileNeed], pair: Pair) -> bool:
+    missing = {patch for patch, there in pair.cured.items() if not there}
+    return bool(missing) and all(missing & {*need.patches} for need in lacks)
+
+
+def patches_check(template: Template, pair: Pair, *, hopeless: bool) -> Check:
+    """Which patches made for the pair are not in place, and what a profile needs of them.
+
+    Args:
+        template: of the profile.
+        pair: the pair, with what is in place.
+        hopeless: whether it is known not to blend with all of them either.
+    """
+    missing = [patch for patch, there in pair.cured.items() if not there]
+    if not missing:
+        return ok("patches", f"in place: {', '.join(pair.cured)}")
+    needed: dict[str, list[str]] = {}
+    for need in template.needs(pair):
+        for patch in need.patches:
+            needed.setdefault(patch, []).append(need.what)
+    told = [
+        f"{patch} ({'; '.join(needed[patch])})" if patch in needed else patch for patch in missing
+    ]
+    todo = "take another pair first, as above" if hopeless else RUN
+    return fail("patches", f"not in place: {', '.join(told)}", todo)
 
 
 def catalogue_check(vllm: Version, lmcache: Version) -> Check:

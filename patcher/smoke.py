@@ -20,6 +20,7 @@ from .fsops import Disk
 from .host import Where
 from .outcome import ExitCode, KvpatchError, Report
 from .pair_checks import models_of
+from .remedy import remedy
 from .schema_source import read_schema
 from .smoke_bench import Bench
 from .smoke_checks import judge
@@ -75,9 +76,9 @@ def smoke(where: Where, choice: Choice, disk: Disk, say: Say) -> Report:
         if error is not None:
             raise error
         checks = judge(measured)
-    return report(
-        pair_data(pair, device, choice), measured, checks, time.monotonic() - begin, choice.html
-    )
+    seconds = time.monotonic() - begin
+    way = remedy(where, disk) if any(check.ok is False for check in checks) else None
+    return report(pair_data(pair, device, choice), measured, checks, seconds, choice.html, way)
 
 
 def runnable(where: Where, choice: Choice, disk: Disk) -> tuple[Pair, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .outcome import ExitCode, KvpatchError, Report
+from .remedy import Remedy
 from .smoke_checks import Check
 from .smoke_measure import Measured, Start, failure
 from .tree import PACKAGES
@@ -15,6 +16,9 @@ from .tree import PACKAGES
 # Engine starts that a smoke may take, and its time, as so many times that many plain starts.
 BUDGET, BUDGET_GDS = 3, 5
 SLACK = 1.3
+# Checks that fail where a patch is missing, and those of which no patch is the reason.
+PATCHED = ("registered", "oracle", "separators")
+UNPATCHED = ("layerwise", "untouched")
 
 
 def report(
@@ -23,15 +27,19 @@ def report(
     checks: Sequence[Check],
     seconds: float,
     html: Path | None,
+    way: Remedy | None = None,
 ) -> Report:
-    """The report; exit 1 where a check failed, 4 where only the page could not be written."""
+    """The report; exit 1 where a check failed, 4 where only the page could not be written.
+
+    ``way`` is what `kvpatch apply` would do, where a check failed.
+    """
     failed = [check for check in checks if check.ok is False]
     data = {**pair, **measured_data(measured, seconds), "checks": [c.data() for c in checks]}
     errors = tuple(
         KvpatchError(
             f"smoke-{check.name}",
             f"{check.name}: {check.seen or check.means}",
-            check.means,
+            hint(check, way),
             ExitCode.NO,
         )
         for check in failed
@@ -47,6 +55,17 @@ def report(
             # What the engines took a minute for is told all the same.
             errors, code = (*errors, error), code or error.exit_code
     return Report("smoke", text, data, code, errors)
+
+
+def hint(check: Check, way: Remedy | None) -> str:
+    """What a failure means, and what to do where that is to be done with the patches."""
+    # Without LMCache or without blending, no patch is in it.
+    if way is None or check.name in UNPATCHED:
+        return check.means
+    # That all is in place says something only where a patch is what cures it.
+    if way.settled and check.name not in PATCHED:
+        return check.means
+    return f"{check.means}; {way.sentence}"
 
 
 def measured_data(measured: Measured, seconds: float) -> dict[str, Any]:

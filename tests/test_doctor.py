@@ -12,6 +12,7 @@ import pytest
 from commands import Ran, kvpatch
 from fake_site import LATE, WORKER, install
 from lmcache_config import files_of
+from test_field_blending import site_of
 
 pytestmark = pytest.mark.releases
 
@@ -40,7 +41,12 @@ def test_a_host_that_lacks_things_is_told_what_to_do(site: Path, tmp_path: Path)
     assert ended.code == 1
     found = rows(ended)
     assert found["patches"]["state"] == "fail"
-    assert found["patches"]["todo"] == "run `kvpatch apply`"
+    # The LMCache of this site is not whole, so apply is no way out.
+    told = "`kvpatch apply` refuses here: KV003 is missing: "
+    assert found["patches"]["todo"].startswith(told)
+    sent = [name for name, row in found.items() if row["todo"].startswith(told)]
+    assert sent == ["patches", "LM041 gds_path"]
+    assert found["pair"]["state"] == "ok"
     assert found["gds access"]["state"] in ("ok", "fail")
     assert found["gds mount"]["state"] in ("ok", "warn", "fail")
     assert found["model runner"]["state"] == "warn"
@@ -49,6 +55,14 @@ def test_a_host_that_lacks_things_is_told_what_to_do(site: Path, tmp_path: Path)
     for check in found.values():
         assert check["reason"]
         assert check["todo"] or check["state"] in ("ok", "not checked")
+
+
+def test_a_host_that_lacks_patches_alone_is_sent_to_apply(tmp_path: Path) -> None:
+    folder = site_of(tmp_path, "0.32.0", "0.5.6")
+    found = rows(kvpatch("doctor", "--site", folder, "--json"))
+    assert found["pair"]["state"] == "ok"
+    assert found["patches"]["state"] == "fail"
+    assert found["patches"]["todo"] == "run `kvpatch apply`"
 
 
 def test_every_row_about_the_pair_names_the_same_release(tmp_path: Path) -> None:

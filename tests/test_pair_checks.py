@@ -13,10 +13,13 @@ from kvpatch.pair_checks import (
     extension_check,
     flashinfer_check,
     models_taken,
+    patches_check,
     pins_check,
     runner_check,
+    template_check,
 )
 from kvpatch.probe import Answer
+from kvpatch.templates import Pair, load
 from packaging.version import Version
 
 Found = dict[str, tuple[str, tuple[str, ...]]]
@@ -41,6 +44,42 @@ def test_the_catalogue_says_of_each_pair_whether_it_blends_and_what_does_instead
     newer = catalogue_check(Version("99.0"), Version("0.5.6"))
     assert newer.state is State.WARN
     assert "untested: vLLM 99.0 is newer" in newer.reason
+
+
+def _pair(vllm: str = "0.32.0", lmcache: str = "0.5.6", **there: bool) -> Pair:
+    return Pair(
+        Version(lmcache),
+        Version(vllm),
+        there.get("KV001", False),
+        there,
+        {"K": ("KV006",)} if "KV006" in there else {},
+    )
+
+
+def test_missing_patches_are_one_failure_in_the_words_that_a_profile_has_for_them() -> None:
+    template = load("blend")
+    there = dict.fromkeys(("KV001", "KV003", "KV006", "KV007", "KV008", "KV010"), False)
+    pair = _pair(**there)
+    assert template_check(template, pair).state is State.OK
+    assert "once the patches are in place" in template_check(template, pair).reason
+    check = patches_check(template, pair, hopeless=False)
+    assert (check.state, check.todo) == (State.FAIL, "run `kvpatch apply`")
+    for need in template.needs(pair):
+        assert need.what in check.reason
+        assert f"{need.patches[0]} (" in check.reason
+    assert check.reason.endswith("KV008, KV010 (" + template.needs(pair)[-2].what + ")")
+    assert "another pair" in patches_check(template, pair, hopeless=True).todo
+
+
+def test_a_need_that_no_missing_patch_sees_to_is_the_pairs_own() -> None:
+    template = load("blend")
+    there = dict.fromkeys(("KV003", "KV006", "KV007", "KV010"), True)
+    pair = _pair(**there)
+    check = template_check(template, pair)
+    assert check.state is State.FAIL
+    assert "LMCache is told of the model before the KV connector is built" in check.reason
+    assert template_check(template, _pair(KV001=True, **there)).state is State.OK
+    assert patches_check(template, pair, hopeless=False).state is State.OK
 
 
 def test_a_pin_that_does_not_hold_names_who_wants_what() -> None:

@@ -14,6 +14,7 @@ from kvpatch.fsops import Disk
 from kvpatch.host import Where, open_host
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.pair_checks import MODEL_TABLES
+from kvpatch.remedy import Remedy
 from kvpatch.smoke import Choice
 from kvpatch.smoke_bench import Bench, Engine
 from kvpatch.smoke_measure import Start
@@ -91,6 +92,25 @@ def test_a_smoke_takes_three_starts_and_leaves_no_folder(
     assert found.exit_code is ExitCode.DONE
     assert list(engines.orders) == ["reference", "blend", "layerwise"]
     assert not any(folder.exists() for folder in engines.folders)
+
+
+def test_a_failure_says_what_apply_would_do_there(
+    run: Callable[..., Any], config: Path, site: FakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = start("blend", code=1, result={"events": ["connector:worker"], "stages": {}})
+    asked: list[Where] = []
+
+    def there(where: Where, _disk: Disk) -> Remedy:
+        asked.append(where)
+        return Remedy("run `kvpatch apply`", pending=True)
+
+    monkeypatch.setattr(smoke, "remedy", there)
+    assert run(Engines(), config=config).exit_code is ExitCode.DONE
+    assert asked == []
+    found = run(Engines(blend=lost), config=config)
+    assert [error.code for error in found.errors] == ["smoke-registered"]
+    assert found.errors[0].hint.endswith("; run `kvpatch apply`")
+    assert asked == [Where()]
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from kvpatch.outcome import ExitCode
-from kvpatch.smoke_checks import judge
+from kvpatch.remedy import Remedy
+from kvpatch.smoke_checks import MEANS, Check, judge
 from kvpatch.smoke_gpu import on_a_gpu
 from kvpatch.smoke_measure import Start
-from kvpatch.smoke_report import plain_start, report, unable
+from kvpatch.smoke_report import hint, plain_start, report, unable
 from packaging.version import Version
 from smokes import blended, measured, reference, start
 
@@ -43,6 +44,25 @@ def test_a_failed_check_is_exit_1_with_what_it_means() -> None:
     assert found.exit_code is ExitCode.NO
     assert [error.code for error in found.errors] == ["smoke-layerwise"]
     assert "1 check failed" in found.text
+
+
+@pytest.mark.parametrize(
+    ("way", "told"),
+    [
+        (Remedy("run `kvpatch apply`", pending=True), (True, True, False)),
+        (Remedy("`kvpatch apply` refuses here: KV007 is foreign"), (True, True, False)),
+        # That all is in place is told where a patch is what cures it.
+        (Remedy("`kvpatch apply` has nothing to do here", settled=True), (True, False, False)),
+        (None, (False, False, False)),
+    ],
+)
+def test_the_hint_is_what_apply_would_do(way: Remedy | None, told: tuple[bool, ...]) -> None:
+    for name, there in zip(("registered", "moved", "layerwise"), told, strict=True):
+        check = Check(name, False, None, None, "what it means")
+        sentence = way.sentence if way is not None and there else ""
+        assert hint(check, way) == (f"what it means; {sentence}" if sentence else "what it means")
+    # None of them promises what apply may not do.
+    assert not any("apply" in means for means in MEANS.values())
 
 
 def test_a_start_that_failed_is_told_with_its_places_in_the_two_packages() -> None:
