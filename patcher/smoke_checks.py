@@ -152,7 +152,8 @@ def broken_cache(start: Start) -> str:
     if "marked as init failed" in start.output:
         said = re.findall(r"^(\w+(?:Error|Exception): .*)$", start.output, re.MULTILINE)
         return f"LMCache could not start: {said[0] if said else 'see its log'}"
-    return "LMCache says nothing of it" if start.done else failure(start)
+    quiet = start.done and not start.result.get("broken")
+    return "LMCache says nothing of it" if quiet else failure(start)
 
 
 def hit(measured: Measured) -> Verdict:

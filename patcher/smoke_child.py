@@ -96,6 +96,7 @@ def main(path: str) -> int:
     finally:
         if run.harness is not None:
             run.result["harness_problem"] = run.harness.problem
+            run.result["broken"] = run.harness.broken
             run.save()
     return 0
 

@@ -71,7 +71,8 @@ class Chunks:
 
         Returns:
             ``rows`` that were compared, of which ``moved`` have another position than when they
-            were stored; the largest difference of ``keys``, of keys to what they were before any
+            were stored, and those of chunks that nobody saw stored (``unknown``); the largest
+            difference of ``keys``, of keys to what they were before any
             turning (``still``, of moved rows), and of ``values``, each in norms of the row.
         """
         import torch
@@ -80,12 +81,15 @@ class Chunks:
         if picked is not None:
             reused[picked.to("cpu")] = False
         first = self.places[0][0]
-        found: dict[str, Any] = {"layer": layer, "rows": 0, "moved": 0}
+        found: dict[str, Any] = {"layer": layer, "rows": 0, "moved": 0, "unknown": 0}
         found.update(keys=0.0, still=0.0, values=0.0)
         for start, end in self.places:
             chunk = self.kept.get(self._named(start, end))
             rows = torch.arange(start, end)[reused[start - first : end - first]]
-            if chunk is None or not len(rows):
+            if chunk is None:
+                found["unknown"] += len(rows)
+                continue
+            if not len(rows):
                 continue
             at = held[0].device
             keys, values = (part[rows - start].to(at) for part in chunk[1][layer])

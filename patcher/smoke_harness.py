@@ -42,6 +42,8 @@ class Harness:
     def __init__(self, *, gds: bool = False) -> None:
         self.gds = gds
         self.problem: dict[str, str] | None = None
+        # Of a patch, kept too for whoever catches its error.
+        self.broken = ""
         self.used: set[str] = set()
         self.copies: set[int] = set()
         self.layout = KvLayout(self.fail)
@@ -89,10 +91,11 @@ class Harness:
         """
         if cache.data_ptr() in self.copies:
             # The pair can be carried: it is the patch that is broken.
-            raise RuntimeError(
+            self.broken = (
                 "KV006 gives a KV cache in a GPU's packed layout to LMCache's kernel, which can't "
                 "read that"
             )
+            raise RuntimeError(self.broken)
         self.used.add("transfer")
         self.layout.move(buffer, cache, slots, int(direction) == _to_engine(), token_major)
 

@@ -191,6 +191,9 @@ def failure(start: Start) -> str:
     """How a start that didn't do all went wrong, in a sentence."""
     stage = start.result.get("stage", "begin")
     error = start.result.get("error")
+    if start.result.get("broken"):
+        # What LMCache and vLLM made of it says less.
+        return f"{start.result['broken']} (at stage {stage})"
     if error:
         lines = [line.strip() for line in str(error["text"]).splitlines() if line.strip()]
         where = f" in {error['where']}" if error.get("where") else ""

@@ -178,7 +178,7 @@ class Witness:
         def retrieve_layer(tokens: Any, mask: Any = None, **kwargs: Any) -> Iterator[Any]:
             self.now["asked"] = len(tokens)
             self.chunks.tokens = tokens
-            if self.blender is not None:
+            if self.blender is not None and self.blender.common_metadata.check_layers:
                 self.now["check"] = max(self.blender.common_metadata.check_layers)
             for item in retrieve(tokens, mask, **kwargs):
                 if hasattr(item, "dim") and item.dim() == 1:

@@ -149,6 +149,17 @@ def test_a_cache_that_could_not_start_is_the_reason_for_nothing_stored() -> None
     assert "OSError: no libcufile" in _check(found, "stored").seen
 
 
+def test_a_broken_patch_is_named_whatever_became_of_its_error() -> None:
+    broken = {"broken": "KV006 gives a cache to the kernel", "stage": "requests"}
+    error = {"type": "RuntimeError", "text": "generator raised StopIteration", "where": "exit"}
+    ended = start("blend", code=1, result={**broken, "error": error})
+    assert "KV006 gives a cache" in _check(measured(blend=ended), "answers").seen
+    # Where LMCache went on, nothing is stored.
+    answers = blended(_where("store", known=0))
+    silent = start("blend", answers, result={**broken, "stage": "done"})
+    assert "KV006 gives a cache" in _check(measured(blend=silent), "stored").seen
+
+
 def test_what_is_reported_and_not_judged_is_not_called_ok() -> None:
     found = {check.name: check.verdict for check in judge(measured())}
     assert (found["gap"], found["separators"]) == ("reported", "ok")

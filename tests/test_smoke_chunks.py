@@ -113,6 +113,8 @@ def told(keys, values, picked=None):
     one = chunks.compare(1, (keys, values), picked, rope)
     return [one["rows"], one["moved"]] + [round(one[n], 3) for n in ("keys", "still", "values")]
 
+other = Chunks()
+other.tokens, other.places = chunks.tokens, chunks.places
 anew = right.clone()
 anew[[0, 5]] = 9.0
 bad = values.clone()
@@ -125,6 +127,7 @@ print(json.dumps([
     told(anew, values, torch.tensor([0, 5])),
     told(right, bad),
     told(right, values, torch.arange(7)),
+    Chunks.compare(other, 1, (right, values), None, rope)["unknown"],
 ]))
 """
 )
@@ -132,7 +135,7 @@ print(json.dumps([
 
 @pytest.mark.stack
 def test_what_is_reused_is_what_was_stored_turned_to_its_new_place() -> None:
-    passed, right, still, anew, picked, values, nothing = run_in_target(COMPARED)
+    passed, right, still, anew, picked, values, nothing, unknown = run_in_target(COMPARED)
     assert passed == [[0, 5], [4, 7], {"offset": 1}]
     rows, moved, keys, unturned, values_off = right
     # All of both chunks, and not the separator between them.
@@ -144,3 +147,4 @@ def test_what_is_reused_is_what_was_stored_turned_to_its_new_place() -> None:
     assert picked[:3] == [4, 4, 0]
     assert values[4] > 0.1
     assert nothing == [0, 0, 0, 0, 0]
+    assert unknown == 6

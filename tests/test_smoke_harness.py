@@ -143,15 +143,16 @@ except RuntimeError as error:
     told = f"{type(error).__name__}: {error}"
 # The kernel itself is stood in for as before.
 harness.transfer(torch.empty(2, 6, HEADS * SIZE), whole, slots, 1, "layout")
-print(json.dumps([told, harness.problem]))
+print(json.dumps([told, harness.broken, harness.problem]))
 """
 )
 
 
 @pytest.mark.stack
 def test_a_patch_that_hands_the_packed_cache_to_the_kernel_is_named_and_not_the_pair() -> None:
-    told, problem = run_in_target(PASSED_ON)
-    assert told.startswith("RuntimeError: KV006 gives a KV cache in a GPU's packed layout to")
+    told, broken, problem = run_in_target(PASSED_ON)
+    assert told == f"RuntimeError: {broken}"
+    assert broken.startswith("KV006 gives a KV cache in a GPU's packed layout to")
     # That would say that the pair can't be carried.
     assert problem is None
 

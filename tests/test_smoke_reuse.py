@@ -142,6 +142,11 @@ def test_a_layer_of_which_nothing_was_seen_is_no_agreement() -> None:
     assert seen.endswith("was seen in layer 1")
 
 
+def test_chunks_of_an_earlier_smoke_leave_it_unchecked() -> None:
+    ok, _, _, seen = moved(measured(_each(moved=0, unknown=90)))
+    assert (ok, seen) == (None, "not checked: this smoke did not store the chunks it loaded")
+
+
 def test_a_rope_that_can_not_be_asked_leaves_it_unchecked_and_says_why() -> None:
     def spoil(facts: dict[str, Any]) -> float:
         facts["not_compared"] = "ValueError: the rope turns 2 of 4 dimensions"
