@@ -24,7 +24,7 @@ from .plan import Options, Plan, plan
 from .series import Selection, discover, select
 from .staleness import CARRIED, CHANGED, MISSING, OURS, REINSTALLED, STALE, replaced, staleness
 from .steps import SiteState
-from .tree import Provenance, Source
+from .tree import Package, Provenance, Source
 
 if TYPE_CHECKING:
     from .processes import Running
@@ -63,9 +63,18 @@ class Host:
 
     @property
     def versions(self) -> Mapping[str, Version]:
-        """Release of each located package."""
+        """Release of each located package, by which patches are chosen."""
+        return {name: package.release for name, package in self._packages.items()}
+
+    @property
+    def exact(self) -> Mapping[str, Version]:
+        """The version that each located package has, of which alone something was validated."""
+        return {name: package.version for name, package in self._packages.items()}
+
+    @property
+    def _packages(self) -> Mapping[str, Package]:
         found = {name: self.tree.package(name) for name in self.environment.packages}
-        return {name: package.release for name, package in found.items() if package}
+        return {name: package for name, package in found.items() if package}
 
     @property
     def places(self) -> tuple[SiteState, ...]:

@@ -39,7 +39,7 @@ class Outlook:
             cured: explain the letters too that the plan takes away.
         """
         told = compat_text(self.data, cured=cured)
-        versions = self.seen.host.versions
+        versions = self.seen.host.exact
         if set(versions) >= set(PACKAGES):
             pair = versions["vllm"], versions["lmcache"]
             whole = " with all patches" if self.seen.left_out else ""
@@ -69,7 +69,7 @@ class Outlook:
             "incurable",
             f"{pair} can't blend, letter {finding.letter}: {MEANINGS[finding.letter]}; "
             f"{finding.sentence} ({finding.path}:{finding.line})",
-            f"{load().advice(*(self.seen.host.versions[name] for name in PACKAGES))}; "
+            f"{load().advice(*(self.seen.host.exact[name] for name in PACKAGES))}; "
             "`kvpatch validate` lists all pairs that work, and `--only ID` applies a patch all the "
             "same",
         )
@@ -107,7 +107,7 @@ def compat_report(seen: View, heading: str, apply: str) -> Report:
     lines = [heading, "", *found.lines(cured=True)]
     if not found.before.complete:
         raise _missing(seen)
-    versions = {name: str(version) for name, version in seen.host.versions.items()}
+    versions = {name: str(version) for name, version in seen.host.exact.items()}
     # As `validate` has its pairs, for who reads the reports of both.
     data = {"compat": found.data, "pairs": [{**versions, **(found.data or {})}]}
     lines.append(f"blends      {_answer(found, apply)}")

@@ -95,7 +95,10 @@ class Pairs:
         return frozenset(pair for pair, _ in self._green)
 
     def of(self, vllm: Version, lmcache: Version) -> Known | None:
-        """What is known of a pair; a local part (``+cpu``) names another build of a release."""
+        """What is known of a pair; a local part (``+cpu``) names another build of a release.
+
+        A pre-release is none: its code is another than that of the release it leads to.
+        """
         row, releases = self.rows.get(lmcache.public), list(self.vllm)
         if row is None or vllm.public not in self.vllm:
             return None
@@ -112,6 +115,8 @@ class Pairs:
                 continue
             newer = not releases or version > max(map(Version, releases))
             why = "newer than" if newer else "not in"
+            if version.is_prerelease:
+                why = f"a pre-release of {version.base_version} and {why}"
             return f"untested: {name} {version} is {why} the catalogue of {self.date}"
         return f"untested: the catalogue of {self.date} lacks this pair"
 

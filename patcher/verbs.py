@@ -51,7 +51,7 @@ def status(where: Where, choice: Choice, disk: Disk) -> Report:
             running=application.running_in(seen.host),
             unwritable=refusals.why_no_journal(stores),
         )
-        known = pair_data(seen.host.versions)
+        known = pair_data(seen.host.exact)
         unfit = hosts.unfit_bytecode(seen)
         notes = tuple(
             f"warning: Python does not run {path} as it is there, but {_old(file)}; "
@@ -263,7 +263,7 @@ def _no_diff(seen: View) -> str:
 
 def _refused_pair(seen: View, choice: Choice) -> tuple[str, ...]:
     """That apply would refuse the pair, as far as the catalogue tells."""
-    letter = refused_for(pair_data(seen.host.versions))
+    letter = refused_for(pair_data(seen.host.exact))
     if letter is None or choice.only:
         return ()
     return (f"apply would refuse this pair, for letter {letter} stays",)

