@@ -153,6 +153,11 @@ def finding_data(finding: Finding, cures: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
+def same(finding: Finding) -> tuple[str, str, str]:
+    """What makes two findings one: a patch above it moves its line, no more."""
+    return finding.letter, finding.path, finding.sentence
+
+
 def curing(letter: str, planned: Plan) -> list[str]:
     """The patches of a plan that are there for a letter, where they apply to the pair."""
     return [p.id for p in planned.patches if letter in p.cures and not p.outcome.elsewhere]
@@ -162,14 +167,18 @@ def compat_data(before: Verdict, planned: Plan, then: Verdict) -> dict[str, Any]
     """``data.compat``: the letters before and after the plan, and what each stands on."""
     if not before.complete:
         return None
+    later = {same(finding) for finding in then.findings}
+    every: dict[tuple[str, str, str], Finding] = {}
+    for finding in (*before.findings, *then.findings):
+        every.setdefault(same(finding), finding)
     return {
         "before": list(before.letters),
         "after": list(then.letters),
         "ok": then.green,
         "settings": then.settings,
         "findings": [
-            finding_data(f, () if f in then.findings else curing(f.letter, planned))
-            for f in dict.fromkeys((*before.findings, *then.findings))
+            finding_data(f, () if key in later else curing(f.letter, planned))
+            for key, f in every.items()
         ],
     }
 

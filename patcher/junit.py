@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .listing import label
+from .outcome import ExitCode, KvpatchError
 from .validate import Matrix
 
 
-def junit(matrix: Matrix) -> str:
-    """A JUnit file: a test case for each release, and for each newest pair."""
+def junit(matrix: Matrix, errors: Sequence[KvpatchError] = ()) -> str:
+    """A JUnit file: a test case for each release, and for each newest pair.
+
+    ``errors`` are what else the run fails by, such as a regression: each is a case of its own.
+    """
     from xml.etree.ElementTree import Element, SubElement, tostring
 
     suites = Element("testsuites", name="kvpatch validate")
@@ -39,6 +43,12 @@ def junit(matrix: Matrix) -> str:
             left = " ".join(last["after"])
             message = f"no LMCache blends with it; with {label(last, 'lmcache')}: {left}"
             SubElement(case, "failure", message=message)
+    if errors:
+        others = SubElement(suites, "testsuite", name="this run")
+        for error in errors:
+            case = SubElement(others, "testcase", classname=error.code, name=error.message)
+            kind = "failure" if error.exit_code is ExitCode.NO else "error"
+            SubElement(case, kind, message=error.message)
     for suite in suites:
         cases = list(suite)
         suite.set("tests", str(len(cases)))

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from packaging.version import Version
 
 from .codebase import Codebase, Facts
-from .compat import Side, Verdict, check, curing, finding_data
+from .compat import Side, Verdict, check, curing, finding_data, same
 from .fold import Options
-from .letters import Finding
 from .outcome import KvpatchError, Outcome
 from .plan import GOAL, Plan, plan
 from .series import Series
@@ -254,9 +253,9 @@ def pair_data(
     vllm: Release, lmcache: Release, before: Verdict, then: Verdict, plans: Sequence[Plan]
 ) -> dict[str, Any]:
     """What is known of a pair, as plain data."""
-    now = {_same(item): item for item in reversed(before.findings)}
-    later = {_same(item): item for item in reversed(then.findings)}
-    ordered = dict.fromkeys(_same(item) for item in (*before.findings, *then.findings))
+    now = {same(item): item for item in reversed(before.findings)}
+    later = {same(item): item for item in reversed(then.findings)}
+    ordered = dict.fromkeys(same(item) for item in (*before.findings, *then.findings))
     return {
         "vllm": str(vllm.version),
         "lmcache": str(lmcache.version),
@@ -268,7 +267,8 @@ def pair_data(
             {
                 **finding_data(
                     now.get(key) or later[key],
-                    [name for found in plans for name in curing(key[0], found)],
+                    # What stays is cured by none, though they are there for its letter.
+                    [p for found in plans for p in curing(key[0], found) if key not in later],
                 ),
                 "before": key in now,
                 "after": key in later,
@@ -276,11 +276,6 @@ def pair_data(
             for key in ordered
         ],
     }
-
-
-def _same(finding: Finding) -> tuple[str, str, str]:
-    """What makes two findings one: a patch above it moves its line, no more."""
-    return finding.letter, finding.path, finding.sentence
 
 
 def summary(

@@ -65,7 +65,8 @@ def report(
         ready(path)
     earlier = catalogue_before(files.catalogue)
     matrix = validate(asked, cache, say)
-    errors = (*failures(matrix), *regressions(matrix, was))
+    # Files that show the matrix show by it what failures() makes of it, and nothing of these.
+    beside: tuple[KvpatchError, ...] = tuple(regressions(matrix, was))
     chosen = bool(asked.specs["lmcache"])
     told, data = text(matrix, chosen=chosen), matrix.data
     ran: tuple[Ran, ...] = ()
@@ -79,16 +80,17 @@ def report(
         wanted = rehearsal.Wanted(all(asked.specs.values()), only)
         try:
             found = rehearsal.rehearse(matrix.pairs, discover(), cache, disk, say, wanted)
-            errors, ran = (*errors, *found.errors), found.ran
+            beside, ran = (*beside, *found.errors), found.ran
             data["not_run"] = list(found.notes)
             told = "\n".join([told, "", *rehearsal.text(found)])
         except KvpatchError as error:
             lost = (error,)
     data["ran"] = [vars(one) for one in ran]
+    errors, shown = (*failures(matrix), *beside), (*beside, *lost)
     made: list[tuple[Path | None, Callable[[], str | None]]] = [
         (files.markdown, lambda: markdown(matrix, errors, chosen=chosen)),
-        (files.junit, lambda: junit(matrix)),
-        (files.html, lambda: _page(matrix, chosen=chosen)),
+        (files.junit, lambda: junit(matrix, shown)),
+        (files.html, lambda: _page(matrix, shown, chosen=chosen)),
         (files.catalogue, lambda: catalogue(matrix, asked, earlier, ran)),
         (files.issue, lambda: _issue(matrix, errors)),
     ]
@@ -141,10 +143,11 @@ def _unwritten(
             yield error
 
 
-def _page(matrix: Matrix, *, chosen: bool) -> str:
+def _page(matrix: Matrix, errors: Sequence[KvpatchError], *, chosen: bool) -> str:
     from .heatmap import page
 
-    return page(matrix.data, _red(matrix, chosen=chosen))
+    told = [f"{error.code}: {error.message}" for error in errors]
+    return page(matrix.data, [*told, *_red(matrix, chosen=chosen)])
 
 
 def _issue(matrix: Matrix, errors: Sequence[KvpatchError]) -> str | None:

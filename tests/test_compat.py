@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,18 @@ def test_the_plan_takes_the_letter_h_away_and_says_which_patch_does() -> None:
     assert data["findings"][0]["path"] == WORKER
     line = data["findings"][0]["line"]
     assert "ensure_kv_transfer_initialized" in held.files[WORKER].decode().splitlines()[line - 1]
+
+
+def test_what_stays_is_listed_once_though_a_patch_moves_its_line_and_cured_by_none() -> None:
+    moved = Finding("H", When.START, WORKER, 14, "it stays", Scope.ALWAYS)
+    gone = Finding("H", When.START, WORKER, 20, "it goes", Scope.ALWAYS)
+    before = Verdict((replace(moved, line=10), gone))
+    data = compat_data(before, plan(series(), tree()), Verdict((moved,)))
+    assert data is not None
+    assert [(f["sentence"], f["line"], f["cures"]) for f in data["findings"]] == [
+        ("it stays", 10, []),
+        ("it goes", 20, ["KV001"]),
+    ]
 
 
 def test_text_names_letter_file_and_line_of_what_stays() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from xml.etree import ElementTree
 
+from kvpatch.baseline import regressions
 from kvpatch.junit import junit
 from kvpatch.matrix import Row
-from kvpatch.outcome import KvpatchError
+from kvpatch.outcome import ExitCode, KvpatchError
 from matrices import MISSING, PAIRS, PATCHED, ROWS, matrix, pair
 
 
@@ -57,6 +58,19 @@ def test_a_vllm_that_blends_is_not_in_error_for_an_lmcache_that_could_not_be_rea
     # Of 0.9.0, which is red with the other LMCache, it isn't known that none blends with it.
     assert {name for name, error in errors.items() if error is not None} == {"0.5.5", "0.9.0"}
     assert [suite.get("failures") for suite in suites] == ["0", "0"]
+
+
+def test_what_else_fails_the_run_is_a_case_of_its_own() -> None:
+    was = frozenset({("0.9.0", "0.5.6"), ("0.33.0", "0.5.6")})
+    (lost,) = regressions(matrix(), was)
+    down = KvpatchError("no-network", "it is down", "c", ExitCode.ENVIRONMENT)
+    suites = ElementTree.fromstring(junit(matrix(), (lost, down)))
+    told = suites[-1]
+    assert (told.get("failures"), told.get("errors")) == ("1", "1")
+    assert [case[0].get("message") for case in told] == [lost.message, down.message]
+    assert [suite.get("name") for suite in suites][:-1] == [
+        suite.get("name") for suite in ElementTree.fromstring(junit(matrix()))
+    ]
 
 
 def test_a_vllm_with_pairs_that_could_not_be_checked_is_an_error() -> None:

@@ -63,6 +63,14 @@ def test_a_pair_is_plain_data_with_the_first_failure_first(workshop: Workshop) -
     assert (blocking(data, "before"), blocking(data, "after")) == ({"H", "A"}, {"A"})
 
 
+def test_no_patch_cures_a_finding_that_stays(workshop: Workshop) -> None:
+    broken = release("vllm", "0.25.1", {WORKER: "class Worker:\n    pass\n"})
+    cured = workshop.pair(release("vllm", "0.25.1"), release("lmcache", "0.5.6"))
+    stays = workshop.pair(broken, release("lmcache", "0.5.6"))
+    told = [f for data in (cured, stays) for f in data["findings"] if f["letter"] == "H"]
+    assert [(f["after"], f["cures"]) for f in told] == [(False, ["KV001"]), (True, [])]
+
+
 def test_a_release_is_planned_once_for_all_its_pairs(workshop: Workshop) -> None:
     vllm = release("vllm", "0.25.1")
     first = workshop.planned(vllm, release("lmcache", "0.5.6"))

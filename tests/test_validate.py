@@ -465,11 +465,18 @@ def test_a_pair_that_was_green_and_is_red_is_a_no(index: SmallIndex, tmp_path: P
     data = json.loads(report.read_text())
     data["data"]["pairs"][0]["ok"] = True
     report.write_text(json.dumps(data))
-    ran = kvpatch("validate", "--json", "--baseline", report)
+    files = {name: tmp_path / name for name in ("markdown", "junit", "html")}
+    wanted = [word for name, path in files.items() for word in (f"--{name}", path)]
+    ran = kvpatch("validate", "--json", "--baseline", report, *wanted)
     assert (ran.code, [error["code"] for error in ran.envelope["errors"]]) == (1, ["regression"])
-    assert (
-        "vLLM 0.12.0 with LMCache 0.5.6 was green and is A" in ran.envelope["errors"][0]["message"]
+    told = "vLLM 0.12.0 with LMCache 0.5.6 was green and is A"
+    assert told in ran.envelope["errors"][0]["message"]
+    # Whichever file a CI system looks at.
+    assert {name: told in path.read_text() for name, path in files.items()} == dict.fromkeys(
+        files, True
     )
+    kvpatch("validate", "--json", *wanted)
+    assert not any(told in path.read_text() for path in files.values())
 
 
 @pytest.mark.parametrize(
