@@ -8,7 +8,8 @@ from posixpath import commonpath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from .index_config import Index, certificates, configured, extras, trusted
+from . import local_files
+from .index_config import Index, certificates, configured, extras, proxy, trusted
 from .outcome import ExitCode, KvpatchError
 from .trusted import TrustedHosts
 
@@ -48,14 +49,25 @@ def connection(index: Index, *, threads: int = 1) -> Iterator[requests.Session]:
             asked = super().get_retry_after(response)
             return None if asked is None else min(asked, MOST_PAUSE_S)
 
+    class Session(requests.Session):
+        def rebuild_auth(
+            self, prepared_request: requests.PreparedRequest, response: requests.Response
+        ) -> None:
+            """For another host the login of that host; a server may not send to files of ours."""
+            if urlsplit(prepared_request.url or "").scheme not in ("http", "https"):
+                raise requests.exceptions.InvalidSchema
+            super().rebuild_auth(prepared_request, response)
+            if callable(self.auth):
+                self.auth(prepared_request)
+
     busy = Patient(
         total=3, backoff_factor=0.3, status_forcelist=(429, 500, 502, 503, 504), redirect=10
     )
     main = configured()
-    known = (main, *extras(main).indexes)
+    known = _known(main)
     if index not in known:
-        known = (index, *extras(index).indexes)
-    with requests.Session() as session:
+        known = _known(index)
+    with Session() as session:
         known_by = certificates(index)
         session.verify = known_by.authorities or True
         session.cert = known_by.own
@@ -63,9 +75,18 @@ def connection(index: Index, *, threads: int = 1) -> Iterator[requests.Session]:
         adapter = _trusting(hosts) if hosts else requests.adapters.HTTPAdapter
         for scheme in ("https://", "http://"):
             session.mount(scheme, adapter(max_retries=busy, pool_maxsize=threads))
-        if any(one.login for one in known):
-            session.auth = _logins_for(known)
+        session.mount("file://", local_files.adapter())
+        session.auth = _logins_for(known)
+        if told := proxy(index):
+            # As in pip, what variables say of proxies does not count then.
+            session.proxies = {"http": told, "https": told}
+            session.trust_env = False
         yield session
+
+
+def _known(index: Index) -> tuple[Index, ...]:
+    more = extras(index)
+    return (index, *more.indexes, *more.links)
 
 
 def missing_extra() -> KvpatchError:
@@ -78,7 +99,7 @@ def missing_extra() -> KvpatchError:
     )
 
 
-def no_network(what: str, error: Exception) -> KvpatchError:
+def no_network(what: str, error: Exception, where: str = "the package index") -> KvpatchError:
     """What to say of a failed request. Of the error only its kind: its text can hold a login."""
     # What urllib3 gave up for, such as NameResolutionError, is kept inside.
     reason = getattr(error.args[0], "reason", None) if error.args else None
@@ -104,7 +125,7 @@ def no_network(what: str, error: Exception) -> KvpatchError:
         kind = str(error)
     return KvpatchError(
         "no-network",
-        f"{what} could not be read from the package index ({kind})",
+        f"{what} could not be read from {where} ({kind})",
         hint,
         ExitCode.ENVIRONMENT,
     )
@@ -142,6 +163,8 @@ def _logins_for(indexes: Sequence[Index]) -> requests.auth.AuthBase:
     first of equals. Where that has none, and ~/.netrc has none, it gets the last there is for that
     host; and the page of an index without one, the last of those before it.
 
+    A login in the URL itself goes before all of them.
+
     Source: pip's ``MultiDomainBasicAuth``; it looks at the host alone, this also at the scheme.
     """
     import requests
@@ -150,6 +173,9 @@ def _logins_for(indexes: Sequence[Index]) -> requests.auth.AuthBase:
 
     class OwnHosts(requests.auth.AuthBase):
         def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+            if any(own := requests.utils.get_auth_from_url(request.url or "")):
+                requests.auth.HTTPBasicAuth(*map(str.encode, own))(request)
+                return request
             host, path = _place(request.url or "")
             near = [(at, login) for (there, at), login in places if there == host] or _NOWHERE
             nearest = max(near, key=lambda one: len(commonpath([one[0], path])))

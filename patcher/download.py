@@ -28,6 +28,8 @@ def choose(
 ) -> Wheel:
     """The wheel that pip would take of a release's: the first of the interpreter's tags decides.
 
+    Of several that are as good it is the first.
+
     Raises:
         KvpatchError: ``no-such-release`` or ``no-fitting-wheel``, exit 4.
     """
@@ -44,7 +46,7 @@ def choose(
         _, _, build, own = parse_wheel_filename(wheel.filename)
         if found := [ranks[tag] for tag in own if tag in ranks]:
             newest = tuple(-part if isinstance(part, int) else 0 for part in build)
-            fitting.append((wheel.yanked, min(found), newest, wheel.filename, wheel))
+            fitting.append((wheel.yanked, min(found), newest, wheel))
     if not fitting:
         raise KvpatchError(
             "no-fitting-wheel",
@@ -71,6 +73,8 @@ def download(distribution: str, version: Version, folder: Path, say: Say) -> tup
 def fetch(wheel: Wheel, folder: Path, say: Say) -> Path:
     """The wheel's file in the folder, whole and with the hash that the index says.
 
+    One of find-links that is on this disk need have none.
+
     Raises:
         KvpatchError: as :func:`download`.
         OSError: the folder can't be written.
@@ -80,7 +84,7 @@ def fetch(wheel: Wheel, folder: Path, say: Say) -> Path:
         from urllib3.exceptions import HTTPError
     except ImportError:
         raise missing_extra() from None
-    if wheel.sha256 is None:
+    if wheel.sha256 is None and wheel.path is None:
         raise KvpatchError(
             "no-hash",
             f"the package index gives no sha256 of {wheel.filename}",
@@ -111,7 +115,7 @@ def fetch(wheel: Wheel, folder: Path, say: Say) -> Path:
             got = most + 1
         except (requests.RequestException, HTTPError, TimeoutError) as error:
             raise no_network(wheel.filename, error) from None
-    if got > most or digest.hexdigest() != wheel.sha256:
+    if got > most or (wheel.sha256 is not None and digest.hexdigest() != wheel.sha256):
         raise KvpatchError(
             "wrong-hash",
             f"what was fetched as {wheel.filename} is not what the package index says "

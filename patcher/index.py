@@ -1,36 +1,33 @@
-"""Releases of a distribution on the package index that pip and uv are configured with."""
+"""Releases of a distribution at the places that pip and uv are configured with."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
-import io
 import json
 import os
-import re
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from packaging.specifiers import SpecifierSet
-from packaging.utils import (
-    InvalidSdistFilename,
-    InvalidWheelFilename,
-    canonicalize_name,
-    parse_sdist_filename,
-    parse_wheel_filename,
-)
-from packaging.version import InvalidVersion, Version
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
 
 from . import body
 from .connection import TIMEOUT_S, connection, missing_extra, no_network
 from .digest import sha256
 from .index_config import Index as Index
 from .index_config import configured as configured
-from .index_config import extras, refuse_plain, trusted
+from .index_config import first_only, places, refuse_plain, trusted
+from .index_page import ACCEPT, files_in, files_of, require_page
+from .index_page import Wheel as Wheel
 from .leftovers import PREFIX, locked
 from .links import read_regular
 from .outcome import ExitCode, KvpatchError
@@ -38,44 +35,23 @@ from .outcome import ExitCode, KvpatchError
 if TYPE_CHECKING:
     import requests
 
+DEFAULT_URL = "https://pypi.org/simple/"
+"""The index of pip and of uv where none is named."""
+
 MOST_PAGE = 64 * 1024 * 1024
 """The most bytes that a list of releases may have; that of vLLM has less than one million."""
 
-_SCHEMA = 2
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-# A name goes into names of the cache folder; the tags of a wheel's may be anything to its parser.
-_NO_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
+_SCHEMA = 3
+_ABSENT = "no-such-distribution"
+_MISSING = 404
 
 
 @dataclass(frozen=True)
-class Wheel:
-    """One wheel of one release: what the index says of it. ``size`` is in bytes.
+class Listing:
+    """One wheel of each release, by version; ``lost`` says which places could not be read."""
 
-    Where a release has but a source distribution, it is that, and ``sdist`` is true.
-    """
-
-    distribution: str
-    version: Version
-    filename: str
-    url: str
-    size: int | None
-    sha256: str | None
-    yanked: bool
-    sdist: bool = False
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """The wheel as JSON has it."""
-        return {**asdict(self), "version": str(self.version)}
-
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Wheel:
-        """The wheel that :attr:`data` is of.
-
-        Raises:
-            KeyError, TypeError, ValueError: it is of none.
-        """
-        return cls(**{**data, "version": Version(data["version"])})
+    wheels: tuple[Wheel, ...]
+    lost: tuple[KvpatchError, ...] = ()
 
 
 def releases(
@@ -88,37 +64,62 @@ def releases(
     max_age_s: float = 3600.0,
     sdists: bool = False,
 ) -> tuple[Wheel, ...]:
+    """The wheels of :func:`listing`, which has the same arguments and raises the same."""
+    return listing(
+        distribution, spec, pre=pre, index=index, cache=cache, max_age_s=max_age_s, sdists=sdists
+    ).wheels
+
+
+def listing(
+    distribution: str,
+    spec: str = "",
+    *,
+    pre: bool = False,
+    index: Index | None = None,
+    cache: Path | None = None,
+    max_age_s: float = 3600.0,
+    sdists: bool = False,
+) -> Listing:
     """One wheel of each release, by version; a wheel for x86_64 Linux where there is one.
+
+    Of a release that is at several places it is that which pip or uv would install.
 
     Args:
         distribution: its name on the index.
         spec: a PEP 440 specifier set that the releases are in.
         pre: whether pre-releases and development releases count.
-        index: the one to ask; None for the one pip and uv are configured with.
+        index: the one to ask, and further places with it; None for what pip and uv are configured
+            with.
         cache: a folder that keeps the list; None keeps nothing.
         max_age_s: how many seconds a kept list is good for.
         sdists: whether releases without any wheel are listed too.
 
     Raises:
-        KvpatchError: ``no-network``, ``no-such-distribution``, ``untrusted-index``,
-            ``no-validate-extra``; exit 4.
+        KvpatchError: ``no-network``, ``no-such-distribution``, ``untrusted-index``, where no place
+            has any; ``no-validate-extra``; exit 4.
     """
     asked = configured() if index is None else index
     name = canonicalize_name(distribution)
-    place = None if cache is None else _kept_place(cache, asked, name)
-    wheels = None if place is None else _kept(place, max_age_s)
-    if wheels is None:
-        wheels = _one_each(_everywhere(asked, name))
-        if place is not None:
-            _keep(place, wheels)
+
+    def found(place: Index) -> tuple[Wheel, ...]:
+        kept = None if cache is None else _kept_place(cache, place, name)
+        wheels = None if kept is None else _kept(kept, max_age_s)
+        if wheels is None:
+            wheels = _one_each([_fetch(place, name)])
+            if kept is not None:
+                _keep(kept, wheels)
+        return wheels
+
+    by_place, lost = _everywhere(asked, name, found)
     wanted = SpecifierSet(spec)
-    return tuple(
+    wheels = tuple(
         wheel
-        for wheel in wheels
+        for wheel in _one_each(by_place)
         if wanted.contains(wheel.version, prereleases=True)
         and (pre or not wheel.version.is_prerelease)
         and (sdists or not wheel.sdist)
     )
+    return Listing(wheels, lost)
 
 
 def wheels_of(
@@ -126,18 +127,26 @@ def wheels_of(
 ) -> tuple[Wheel, ...]:
     """Every wheel of one release, for whatever platform and Python.
 
+    Of wheels that are as good as each other the first is that which pip or uv would install.
+
     Raises:
         KvpatchError: ``no-network``, ``no-such-distribution``, ``no-validate-extra``; exit 4.
     """
     asked = configured() if index is None else index
-    found = _everywhere(asked, canonicalize_name(distribution))
-    return tuple(wheel for wheel in found if wheel.version == version and not wheel.sdist)
+    name = canonicalize_name(distribution)
+    by_place, lost = _everywhere(asked, name, lambda place: _fetch(place, name))
+    every = [wheel for found in by_place for wheel in found]
+    wheels = tuple(wheel for wheel in every if wheel.version == version and not wheel.sdist)
+    if lost and not wheels:
+        raise lost[0]
+    return wheels
 
 
 def kept_releases(distribution: str, *, cache: Path) -> tuple[Wheel, ...]:
     """What an earlier run kept, however old, pre-releases included; empty where nothing is."""
-    found = _kept(_kept_place(cache, configured(), canonicalize_name(distribution)), None) or ()
-    return tuple(wheel for wheel in found if not wheel.sdist)
+    name, asked = canonicalize_name(distribution), configured()
+    ordered = [_kept(_kept_place(cache, place, name), None) or () for place in places(asked)]
+    return tuple(wheel for wheel in _one_each(ordered) if not wheel.sdist)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -184,118 +193,127 @@ def no_cache(folder: Path, error: OSError) -> KvpatchError:
     )
 
 
-def _everywhere(index: Index, name: str) -> list[Wheel]:
-    """The files of the index, and of further places those of releases that the index lacks.
+def _everywhere(
+    asked: Index, name: str, found: Callable[[Index], Sequence[Wheel]]
+) -> tuple[list[Sequence[Wheel]], tuple[KvpatchError, ...]]:
+    """The files of each place that counts, in the order of the places; and what can't be read.
 
-    A release that is in both is the index's: another place may have another build of it.
+    As pip does, the others are asked where one can't be read.
+
+    Raises:
+        KvpatchError: nothing was found.
     """
-    further = extras(index)
-    try:
-        found = _fetch(index, name)
-    except KvpatchError as error:
-        if error.code != "no-such-distribution" or not further.indexes:
-            raise
-        found = []
-    there = {wheel.version for wheel in found}
-    for place in further.indexes:
-        try:
-            more = _fetch(place, name)
-        except KvpatchError as error:
-            if error.code not in ("no-such-distribution", "untrusted-index"):
-                raise
+    by_place: list[Sequence[Wheel]] = []
+    lost: list[KvpatchError] = []
+    decided, first = False, first_only(asked)
+    for place in places(asked):
+        # uv takes nothing of an index that comes after the first which has the name.
+        if decided and first and not place.flat:
             continue
-        found += [wheel for wheel in more if wheel.version not in there]
-        there |= {wheel.version for wheel in more}
-    if not found:
-        raise _no_such(name)
-    return found
+        try:
+            files = found(place)
+        except KvpatchError as error:
+            if error.code not in (_ABSENT, "untrusted-index", "no-network"):
+                raise
+            # pip leaves out further places that it is not told to trust.
+            if error.code != _ABSENT and (error.code == "no-network" or place == asked):
+                lost.append(error)
+            continue
+        by_place.append(files)
+        decided = decided or not place.flat
+    if not any(by_place):
+        raise lost[0] if lost else _no_such(name, asked)
+    return by_place, tuple(lost)
 
 
-def _no_such(name: str) -> KvpatchError:
+def _no_such(name: str, asked: Index) -> KvpatchError:
+    if asked.absent:
+        return KvpatchError(
+            _ABSENT,
+            f"{asked.tool} is configured with no-index, and find-links has no {name}",
+            f"put wheels of {name} into a folder of find-links, or take no-index away",
+            ExitCode.ENVIRONMENT,
+        )
     return KvpatchError(
-        "no-such-distribution",
+        _ABSENT,
         f"the package index has no distribution {name}",
         "check the name, and the index that pip or uv is configured with",
         ExitCode.ENVIRONMENT,
     )
 
 
-def _fetch(index: Index, name: str) -> list[Wheel]:
-    refuse_plain(index)
+def _fetch(place: Index, name: str) -> list[Wheel]:
+    """The files that one place lists.
+
+    Raises:
+        KvpatchError: ``no-such-distribution``, ``untrusted-index``, ``no-network``,
+            ``no-validate-extra``; exit 4.
+    """
+    what = f"the list of releases of {name}"
+    where = _where(place)
+    if place.folder is not None:
+        try:
+            return files_in(place.folder, name)
+        except OSError as error:
+            raise no_network(what, error, where) from None
+    refuse_plain(place)
     try:
-        from pypi_simple import (
-            PYPI_SIMPLE_ENDPOINT,
-            NoSuchProjectError,
-            PyPISimple,
-            UnsupportedContentTypeError,
-            UnsupportedRepoVersionError,
-        )
-        from urllib3.exceptions import HTTPError
+        from requests import HTTPError
+        from urllib3.exceptions import HTTPError as LowerError
     except ImportError:
         raise missing_extra() from None
-    what = f"the list of releases of {name}"
+    url = place.url or DEFAULT_URL
+    if not place.flat:
+        url = f"{url.rstrip('/')}/{name}/"
+    elif urlsplit(url).path.endswith(".whl"):
+        return files_of(f'<a href="{escape(url)}">'.encode(), "text/html", url, name)
     try:
-        with connection(index) as session:
-            # Streamed, so that the hook reads it.
-            session.stream = True
-            session.hooks["response"] = [_held]
-            client = PyPISimple(index.url or PYPI_SIMPLE_ENDPOINT, session=session)
-            packages = client.get_project_page(name, timeout=TIMEOUT_S).packages
-    except NoSuchProjectError:
-        raise _no_such(name) from None
-    except (
-        # Besides what requests has a name for, it is a certificate that is not there.
-        OSError,
-        HTTPError,
-        UnsupportedContentTypeError,
-        UnsupportedRepoVersionError,
-        # A page that is not what it says it is.
-        ValueError,
-        KeyError,
-        TypeError,
-        RecursionError,
-    ) as error:
-        raise no_network(what, error) from None
-    wheels = []
-    for package in packages:
-        sdist = package.package_type == "sdist"
-        if package.package_type != "wheel" and not sdist:
-            continue
-        if _NO_NAME.search(package.filename):
-            continue
-        try:
-            if sdist:
-                _, version = parse_sdist_filename(package.filename)
-            else:
-                _, version, _, _ = parse_wheel_filename(package.filename)
-        except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
-            continue
-        stated = package.digests.get("sha256", "").lower()
-        digest = stated if _SHA256.fullmatch(stated) else None
-        yanked = bool(package.is_yanked)
-        file = (package.filename, package.url, package.size, digest, yanked, sdist)
-        wheels.append(Wheel(name, version, *file))
-    return wheels
+        with connection(place) as session, _asked(session, url) as answer:
+            kind = answer.headers.get("Content-Type", "")
+            require_page(kind)
+            return files_of(body.read(answer.raw, MOST_PAGE), kind, answer.url, name)
+    except HTTPError as error:
+        if not place.flat and error.response is not None and error.response.status_code == _MISSING:
+            raise _no_such(name, place) from None
+        raise no_network(what, error, where) from None
+    # Besides what requests has a name for, it is a certificate that is not there, or a page that is
+    # not what it says it is.
+    except (OSError, LowerError, ValueError, RecursionError) as error:
+        raise no_network(what, error, where) from None
 
 
-def _held(answer: requests.Response, **_: Any) -> None:
-    """Read the answer now, as far as a list of releases may go."""
-    answer.raw = io.BytesIO(body.read(answer.raw, MOST_PAGE))
+@contextlib.contextmanager
+def _asked(session: requests.Session, url: str) -> Iterator[requests.Response]:
+    headers = {"Accept": ACCEPT, "Cache-Control": "max-age=0"}
+    with session.get(url, headers=headers, stream=True, timeout=TIMEOUT_S) as answer:
+        answer.raise_for_status()
+        yield answer
 
 
-def _one_each(wheels: list[Wheel]) -> tuple[Wheel, ...]:
-    chosen: dict[Version, Wheel] = {}
-    for wheel in wheels:
-        other = chosen.get(wheel.version)
-        if other is None or _preference(wheel) < _preference(other):
-            chosen[wheel.version] = wheel
-    return tuple(chosen[version] for version in sorted(chosen))
+def _where(place: Index) -> str:
+    """A place in words. Of its URL only the host: there can be a secret in the rest too."""
+    parts = urlsplit(place.url or "")
+    if parts.scheme == "file":
+        return f"{'find-links' if place.flat else 'the package index'} at {parts.path}"
+    what = "the page of links" if place.flat else "the package index"
+    return f"{what} of {parts.netloc}" if parts.netloc else what
 
 
-def _preference(wheel: Wheel) -> tuple[bool, bool, int, str]:
-    """Which of a release's files to read: a wheel, not yanked, then by platform, then by name."""
+def _one_each(by_place: Sequence[Sequence[Wheel]]) -> tuple[Wheel, ...]:
+    chosen: dict[Version, tuple[tuple[tuple[bool, bool, int], int, str], Wheel]] = {}
+    for number, wheels in enumerate(by_place):
+        for wheel in wheels:
+            key = _preference(wheel), number, wheel.filename
+            other = chosen.get(wheel.version)
+            if other is None or key < other[0]:
+                chosen[wheel.version] = key, wheel
+    return tuple(chosen[version][1] for version in sorted(chosen))
+
+
+def _preference(wheel: Wheel) -> tuple[bool, bool, int]:
+    """Which of a release's files to read: a wheel, not yanked, then by platform."""
     if wheel.sdist:
-        return True, wheel.yanked, 0, wheel.filename
+        return True, wheel.yanked, 0
     _, _, _, tags = parse_wheel_filename(wheel.filename)
     platforms = {tag.platform for tag in tags}
     if any("linux" in platform and "x86_64" in platform for platform in platforms):
@@ -304,19 +322,23 @@ def _preference(wheel: Wheel) -> tuple[bool, bool, int, str]:
         rank = 1
     else:
         rank = 2 if any("linux" in platform for platform in platforms) else 3
-    return False, wheel.yanked, rank, wheel.filename
+    return False, wheel.yanked, rank
 
 
-def _kept_place(cache: Path, index: Index, name: str) -> Path:
-    places = [index.url, *(place.url for place in extras(index).indexes)]
+def _kept_place(cache: Path, place: Index, name: str) -> Path | None:
+    """Where the list of a place is kept; None for what is on this host, which is read anew."""
+    if urlsplit(place.url or "").scheme == "file":
+        return None
+    about = [str(place.url)]
     # What a host told that was not verified is not for a run that verifies it.
-    if hosts := trusted(index):
-        places.append(hosts.key)
-    digest = sha256(" ".join(map(str, places)).encode())[:12]
-    return cache / "index" / digest / f"{name}.json"
+    if hosts := trusted(place):
+        about.append(hosts.key)
+    return cache / "index" / sha256(" ".join(about).encode())[:12] / f"{name}.json"
 
 
-def _kept(place: Path, max_age_s: float | None) -> tuple[Wheel, ...] | None:
+def _kept(place: Path | None, max_age_s: float | None) -> tuple[Wheel, ...] | None:
+    if place is None:
+        return None
     try:
         data = json.loads(kept_file(place))
         age = time.time() - data["asked"]
@@ -327,6 +349,9 @@ def _kept(place: Path, max_age_s: float | None) -> tuple[Wheel, ...] | None:
         return None
 
 
-def _keep(place: Path, wheels: tuple[Wheel, ...]) -> None:
+def _keep(place: Path, wheels: Sequence[Wheel]) -> None:
+    # A file can be had but with the login in its URL: the list is asked for again.
+    if any(wheel.login for wheel in wheels):
+        return
     data = {"schema": _SCHEMA, "asked": time.time(), "wheels": [wheel.data for wheel in wheels]}
     write_atomically(place, json.dumps(data).encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -12,6 +12,7 @@ from . import pip_config, uv_config
 from .outcome import ExitCode, KvpatchError
 from .trusted import TrustedHosts, of_pip, of_uv
 
+_PAGES = (".html", ".htm")
 _VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 
 
@@ -19,12 +20,24 @@ _VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 class Index:
     """Where to ask. ``login`` belongs to that host alone, and is never shown or stored.
 
-    ``url`` is None for the index client's own default. ``tool`` is whose configuration named it.
+    ``url`` is None for the default of pip and uv. ``tool`` is whose configuration named it.
+    ``absent`` is that of ``no-index``: there is none, and find-links alone count. A ``flat`` place
+    is one of find-links: it lists files of any distribution.
     """
 
     url: str | None
     login: tuple[str, str] | None = None
     tool: str = field(default="pip", compare=False)
+    absent: bool = False
+    flat: bool = False
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder with files that a place of find-links is, or the one file; else None."""
+        parts = urlsplit(self.url or "")
+        path = Path(unquote(parts.path))
+        page = path.suffix.lower() in _PAGES
+        return None if parts.scheme != "file" or not self.flat or page else path
 
     def __repr__(self) -> str:
         return f"Index({self.url!r}{', with a login' if self.login else ''})"
@@ -40,13 +53,13 @@ def configured(environ: Mapping[str, str] | None = None) -> Index:
         if name == "UV_DEFAULT_INDEX" and equals and "/" not in label:
             value = rest
         if value:
-            return _index(value, name.partition("_")[0].lower())
+            return _unless_absent(_index(value, name.partition("_")[0].lower()), given)
     pip = pip_config.read(given)
-    if value := pip.value("index-url"):
-        return _index(value)
+    if (value := pip.value("index-url")) or pip.flag("no-index"):
+        return _unless_absent(_index(value), given)
     files = uv_config.read(given)
-    if files.index:
-        return _index(files.index, "uv")
+    if files.index or files.no_index:
+        return _unless_absent(_index(files.index, "uv"), given)
     # Neither names one: who names further places rules, else who trusts hosts; pip before uv.
     pips = any(pip.value(option) for option in ("extra-index-url", "find-links"))
     uvs = bool(files.extra or files.links)
@@ -56,34 +69,75 @@ def configured(environ: Mapping[str, str] | None = None) -> Index:
     return Index(None, None, "uv" if uvs and not pips else "pip")
 
 
+def _unless_absent(index: Index, environ: Mapping[str, str]) -> Index:
+    """The index, or what stands for it where its tool is told to ask none.
+
+    uv has no variable for that: ``UV_NO_INDEX`` means nothing to it.
+    """
+    if index.tool == "uv":
+        absent = uv_config.read(environ).no_index
+    else:
+        absent = pip_config.read(environ).flag("no-index")
+    return Index(None, None, index.tool, absent=True) if absent else index
+
+
 @dataclass(frozen=True)
 class Extras:
-    """Further places with releases: indexes, and folders of this host that hold wheels."""
+    """Further places with releases: indexes, and those of find-links, pages before folders."""
 
     indexes: tuple[Index, ...] = ()
-    folders: tuple[Path, ...] = ()
+    links: tuple[Index, ...] = ()
 
 
 def extras(index: Index, environ: Mapping[str, str] | None = None) -> Extras:
     """The further indexes and find-links of the tool that named the index.
 
-    Places on this host that are not there are left out, as pip does. Of find-links those that are
-    folders are taken; pages of links are not read.
+    Places on this host that are not there are left out, as pip does.
     """
     given = os.environ if environ is None else environ
-    indexes: list[Index] = []
-    folders: dict[Path, None] = {}
-    for text in _extra_texts(given, index.tool):
-        parts = urlsplit(text)
-        if parts.scheme in ("http", "https"):
-            indexes.append(_index(text, index.tool))
+    indexes: dict[Index, None] = {}
+    if not index.absent:
+        named = (_index(text, index.tool) for text in _extra_texts(given, index.tool))
+        indexes = dict.fromkeys(one for one in named if one.url != index.url and _is_there(one))
+    links: dict[Index, None] = {}
     for text in _link_texts(given, index.tool):
-        parts = urlsplit(text)
-        folder = Path(unquote(parts.path)) if parts.scheme == "file" else Path(text).expanduser()
-        if parts.scheme in ("", "file") and folder.is_dir():
-            folders.setdefault(folder)
-    known = dict.fromkeys(one for one in indexes if one.url != index.url)
-    return Extras(tuple(known), tuple(folders))
+        place = replace(_index(str(Path(text).expanduser()) if text[0] == "~" else text), flat=True)
+        if _is_there(place):
+            links[replace(place, tool=index.tool)] = None
+            if index.tool == "pip" and place.folder is not None and place.folder.is_dir():
+                pages = sorted(p for p in place.folder.iterdir() if p.suffix.lower() in _PAGES)
+                links |= dict.fromkeys(Index(page.as_uri(), flat=True) for page in pages)
+    return Extras(tuple(indexes), tuple(sorted(links, key=lambda one: one.folder is not None)))
+
+
+def places(index: Index, environ: Mapping[str, str] | None = None) -> tuple[Index, ...]:
+    """The index and all places beside it; of files that fit as well, that of the first is taken.
+
+    Source: pip's ``PackageFinder.find_all_candidates``, of which the last of equals is taken, and
+    what uv takes (0.13): wheels of find-links, then those of the index that it comes to first.
+    """
+    more = extras(index, environ)
+    main = () if index.absent else (index,)
+    if index.tool == "uv":
+        return (*more.links, *more.indexes, *main)
+    pages = [one for one in more.links if one.folder is None]
+    folders = [one for one in more.links if one.folder is not None]
+    return (*reversed(more.indexes), *main, *reversed(pages), *reversed(folders))
+
+
+def first_only(index: Index, environ: Mapping[str, str] | None = None) -> bool:
+    """Whether of several indexes only the first that has a distribution counts for it, as in uv."""
+    given = os.environ if environ is None else environ
+    if index.tool != "uv":
+        return False
+    told = given.get("UV_INDEX_STRATEGY") or uv_config.read(given).strategy
+    return told in ("", "first-index")
+
+
+def proxy(index: Index, environ: Mapping[str, str] | None = None) -> str | None:
+    """The proxy that pip is told of, which is for all hosts; None where variables decide."""
+    given = os.environ if environ is None else environ
+    return (pip_config.read(given).value("proxy") or None) if index.tool == "pip" else None
 
 
 @dataclass(frozen=True)
@@ -167,7 +221,16 @@ def _insecure_texts(environ: Mapping[str, str], files: uv_config.UvFiles) -> lis
     return [*environ.get("UV_INSECURE_HOST", "").split(), *files.insecure]
 
 
+def _is_there(place: Index) -> bool:
+    parts = urlsplit(place.url or "")
+    return parts.scheme != "file" or os.access(unquote(parts.path), os.F_OK)
+
+
 def _index(url: str, tool: str = "pip") -> Index:
+    if not url:
+        return Index(None, None, tool)
+    if ":" not in url.partition("/")[0]:
+        return Index(Path(url).absolute().as_uri(), None, tool)
     parts = urlsplit(url)
     if "@" not in parts.netloc:
         return Index(url, None, tool)

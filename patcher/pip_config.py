@@ -11,6 +11,7 @@ from pathlib import Path
 
 # Of the options that count for pip install, those of the later section rule.
 _SECTIONS = ("global", "install")
+_YES = ("y", "yes", "t", "true", "on", "1")
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,10 @@ class PipConfig:
             return told.strip()
         values = [self.files[section].get(option, "") for section in _SECTIONS]
         return next(filter(None, reversed(values)), "")
+
+    def flag(self, option: str) -> bool:
+        """Whether an option without a value is given. With a value that is neither pip stops."""
+        return self.value(option).lower() in _YES
 
     def values(self, option: str) -> list[str]:
         """The same of an option that may have many."""

@@ -71,7 +71,7 @@ def report(
     told, data = text(matrix, chosen=chosen), matrix.data
     ran: tuple[Ran, ...] = ()
     # What was read is told although it can't be run, or a file can't be written.
-    lost: tuple[KvpatchError, ...] = ()
+    lost = matrix.lost
     data["not_run"] = []
     if disk is not None:
         from . import rehearsal
@@ -84,7 +84,7 @@ def report(
             data["not_run"] = list(found.notes)
             told = "\n".join([told, "", *rehearsal.text(found)])
         except KvpatchError as error:
-            lost = (error,)
+            lost = (*lost, error)
     data["ran"] = [vars(one) for one in ran]
     errors, shown = (*failures(matrix), *beside), (*beside, *lost)
     made: list[tuple[Path | None, Callable[[], str | None]]] = [
@@ -121,7 +121,7 @@ def catalogue(
         datetime.now(timezone.utc).date(),
         earlier,
         ran,
-        whole=not any(asked.specs.values()) and not asked.sources,
+        whole=not any(asked.specs.values()) and not asked.sources and not matrix.lost,
     )
 
 

@@ -1,4 +1,4 @@
-"""The releases that a validation is about: of the index, of find-links folders, given by hand."""
+"""The releases that a validation is about: of the index and find-links, and given by hand."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
-from .index import Wheel, releases
+from .index import Wheel, listing
 from .matrix import Release
 from .outcome import ExitCode, KvpatchError
 from .remote import RemoteWheel
@@ -39,21 +38,34 @@ class Request:
     max_download: int = 0
 
 
+@dataclass(frozen=True)
+class Offer:
+    """Releases, and which of the places could not be read that may have more of them."""
+
+    releases: tuple[Release, ...]
+    lost: tuple[KvpatchError, ...] = ()
+
+
 def offered(
     asked: Request,
     cache: Path,
     remote: Callable[[Wheel], RemoteWheel],
-    folders: Sequence[Path],
     given: Sequence[Release],
-) -> list[Release]:
+) -> Offer:
     """The releases that were asked for, and those ``given`` whatever was asked.
 
     Raises:
-        KvpatchError: ``bad-spec`` (exit 2); ``no-network`` and others (exit 4), where the index
-            does not say which releases there are.
+        KvpatchError: ``bad-spec`` (exit 2); ``no-network`` and others (exit 4), where no place
+            says which releases there are.
     """
-    found = [release for name in PACKAGES for release in _listed(name, asked, cache, remote)]
-    return [*found, *_linked(folders, asked, found), *given]
+    found: list[Release] = []
+    lost: list[KvpatchError] = []
+    for name in PACKAGES:
+        spec = asked.specs.get(name) or FIRST[name]
+        told = listing(name, spec, pre=asked.pre, cache=cache, sdists=True)
+        found += _listed(told.wheels, remote)
+        lost += told.lost
+    return Offer((*found, *given), tuple(lost))
 
 
 def by_version(found: Sequence[Release]) -> Sides:
@@ -77,31 +89,16 @@ def by_version(found: Sequence[Release]) -> Sides:
     return sides
 
 
-def _listed(
-    name: str, asked: Request, cache: Path, remote: Callable[[Wheel], RemoteWheel]
-) -> Iterator[Release]:
-    spec = asked.specs.get(name) or FIRST[name]
-    for wheel in releases(name, spec, pre=asked.pre, cache=cache, sdists=True):
-        if wheel.sdist and not wheel.yanked:
+def _listed(wheels: Sequence[Wheel], remote: Callable[[Wheel], RemoteWheel]) -> Iterator[Release]:
+    for wheel in wheels:
+        if wheel.yanked:
+            continue
+        if wheel.sdist:
             yield Release.of(wheel, Unreadable(no_wheel(wheel)))
-        elif not wheel.yanked:
+        elif wheel.path is not None:
+            yield _local(wheel.path, wheel.distribution, wheel.version)
+        else:
             yield Release.of(wheel, remote(wheel))
-
-
-def _linked(folders: Sequence[Path], asked: Request, found: Sequence[Release]) -> Iterator[Release]:
-    """The wheels of find-links folders, of releases that the index lacks."""
-    there = {(release.package, release.version) for release in found}
-    for path in sorted(path for folder in folders for path in folder.glob("*.whl")):
-        try:
-            name, version, _, _ = parse_wheel_filename(path.name)
-        except InvalidWheelFilename:
-            continue
-        if name not in PACKAGES or (name, version) in there:
-            continue
-        spec = specifiers(asked.specs.get(name) or FIRST[name])
-        if spec.contains(version, prereleases=True) and (asked.pre or not version.is_prerelease):
-            there.add((name, version))
-            yield _local(path, name, version)
 
 
 def _local(path: Path, name: str, version: Version) -> Release:

@@ -19,7 +19,8 @@ class UvFiles:
     """The index, further indexes, and places with wheels, in the order in which they rule.
 
     ``insecure`` are the hosts that are not verified. ``refused`` says that uv does not start with
-    one of the files.
+    one of the files. ``no_index`` leaves but the places with wheels; ``strategy`` is how uv goes
+    from one index to the next.
     """
 
     index: str = ""
@@ -27,6 +28,8 @@ class UvFiles:
     links: tuple[str, ...] = ()
     insecure: tuple[str, ...] = ()
     refused: bool = False
+    no_index: bool = False
+    strategy: str = ""
 
 
 def read(environ: Mapping[str, str]) -> UvFiles:
@@ -42,6 +45,8 @@ def read(environ: Mapping[str, str]) -> UvFiles:
         tuple(dict.fromkeys(text for one in found for text in one.links)),
         tuple(dict.fromkeys(text for one in found for text in one.insecure)),
         any(one.refused for one in found),
+        any(one.no_index for one in found),
+        next((one.strategy for one in found if one.strategy), ""),
     )
 
 
@@ -58,10 +63,24 @@ def _one(path: Path, table: Mapping[str, Any] | None) -> UvFiles:
     for part in (table, pip):
         extra += map(_text, _items(part.get("extra-index-url")))
         links += map(_text, _items(part.get("find-links")))
-    places = [text if "://" in text else str(path.parent / text) for text in links if text]
     insecure = filter(None, map(_text, _items(table.get(_HOSTS))))
     first = next(filter(None, index), "")
-    return UvFiles(first, tuple(filter(None, extra)), tuple(places), tuple(insecure))
+    # What is said for `uv pip` rules there.
+    no_index = pip.get("no-index", table.get("no-index")) is True
+    strategy = _text(pip.get("index-strategy")) or _text(table.get("index-strategy"))
+    return UvFiles(
+        _placed(path, first),
+        tuple(_placed(path, text) for text in extra if text),
+        tuple(_placed(path, text) for text in links if text),
+        tuple(insecure),
+        no_index=no_index,
+        strategy=strategy,
+    )
+
+
+def _placed(path: Path, text: str) -> str:
+    """A place as a file names it: a path is one from the folder of that file."""
+    return text if "://" in text or not text else str(path.parent / text)
 
 
 def _is_sound(table: Mapping[str, Any]) -> bool:

@@ -17,7 +17,7 @@ from .catalogue import load
 from .checking import Checker
 from .connection import connection
 from .fold import Memo, Options
-from .index_config import configured, extras
+from .index_config import configured
 from .leftovers import clear
 from .matrix import Release, Row, Say, Workshop, summary
 from .outcome import ExitCode, KvpatchError
@@ -33,7 +33,8 @@ from .verdicts import Kept
 class Matrix:
     """What validating came to.
 
-    ``reads`` are the files that were read for it, ``unread`` the pairs that could not be checked.
+    ``reads`` are the files that were read for it, ``unread`` the pairs that could not be checked;
+    ``lost`` says which places could not be read that may have more releases.
     """
 
     rows: tuple[Row, ...]
@@ -42,6 +43,7 @@ class Matrix:
     seconds: float
     reads: Reads = field(default_factory=dict)
     unread: tuple[Mapping[str, str], ...] = ()
+    lost: tuple[KvpatchError, ...] = ()
 
     @property
     def data(self) -> dict[str, Any]:
@@ -62,7 +64,8 @@ class Matrix:
 def validate(asked: Request, cache: Path, say: Say) -> Matrix:
     """Read, plan and check all pairs that were asked for.
 
-    A release that can't be read is a row with its error; the rest goes on.
+    A release that can't be read is a row with its error, and an index that can't be read is named;
+    the rest goes on.
 
     Raises:
         KvpatchError: ``bad-spec`` and ``same-source`` (exit 2); ``no-network``, ``no-releases``,
@@ -86,7 +89,8 @@ def validate(asked: Request, cache: Path, say: Say) -> Matrix:
             max_download=most,
             held={},
         )
-        found = offered(asked, cache, remote, extras(index).folders, local)
+        offer = offered(asked, cache, remote, local)
+        found = offer.releases
         workshop = Workshop(discover(), Options(known=load(), memo=Memo()))
         sides = by_version(found)
         newest = {name: side[-1] for name, side in sides.items()}
@@ -100,7 +104,8 @@ def validate(asked: Request, cache: Path, say: Say) -> Matrix:
     clear(cache)
     pairs = tuple(pair for one in checked for pair in one.pairs)
     unread = tuple(pair for one in checked for pair in one.unread)
-    return Matrix(tuple(rows), pairs, traffic, time.monotonic() - begun, reads, unread)
+    seconds = time.monotonic() - begun
+    return Matrix(tuple(rows), pairs, traffic, seconds, reads, unread, offer.lost)
 
 
 def _told_apart(given: Sequence[Release]) -> None:

@@ -169,10 +169,6 @@ def test_a_distribution_that_is_not_there_is_named(web: Web) -> None:
         Answer(b"[" * 100_000, headers={"Content-Type": "application/vnd.pypi.simple.v1+json"}),
         Answer(b"{", headers={"Content-Type": "application/vnd.pypi.simple.v1+json"}),
         Answer(b"[1]", headers={"Content-Type": "application/vnd.pypi.simple.v1+json"}),
-        Answer(
-            b'{"meta": {"api-version": "9.0"}, "name": "demo", "files": []}',
-            headers={"Content-Type": "application/vnd.pypi.simple.v1+json"},
-        ),
         Answer(b"x", headers={"Content-Type": "application/pdf"}),
         Answer(b"no", 403),
     ],
@@ -180,7 +176,6 @@ def test_a_distribution_that_is_not_there_is_named(web: Web) -> None:
         "nested too deeply",
         "broken JSON",
         "not an object",
-        "unknown API",
         "not a page",
         "forbidden",
     ],
@@ -252,7 +247,7 @@ def test_pip_files_name_the_index_the_users_before_the_hosts(tmp_path: Path) -> 
     assert configured({**environ, "PIP_CONFIG_FILE": "/dev/null"}).url is None
 
 
-@pytest.mark.parametrize("absent", ["requests", "pypi_simple"])
+@pytest.mark.parametrize("absent", ["requests"])
 def test_without_the_extra_the_message_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch, absent: str
 ) -> None:

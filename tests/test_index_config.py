@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from demo_wheels import Indexes, mark_of, name_of, pip_takes, uv_takes, wheel
 from kvpatch import pip_config
 from kvpatch.connection import connection
+from kvpatch.digest import sha256
+from kvpatch.download import download, fetch
 from kvpatch.index import releases
 from kvpatch.index_config import Certificates, Index, certificates, configured, extras
 from kvpatch.outcome import ExitCode, KvpatchError
-from web import Answer, Asked, page, serving
+from web import Answer, serving
 
 PIP = {"PIP_INDEX_URL": "https://a.invalid/simple"}
 UV = {"UV_DEFAULT_INDEX": "https://a.invalid/simple"}
@@ -56,7 +61,8 @@ def test_pips_file_names_extra_indexes_and_folders_with_wheels(tmp_path: Path) -
     environ = {"PIP_CONFIG_FILE": str(config), "HOME": str(tmp_path)}
     found = extras(configured(environ), environ)
     assert [one.url for one in found.indexes] == ["https://b.invalid/x", "https://c.invalid/x"]
-    assert found.folders == (tmp_path,)
+    assert [one.url for one in found.links] == ["https://d.invalid/links", tmp_path.as_uri()]
+    assert [one.folder for one in found.links] == [None, tmp_path]
 
 
 def test_the_login_of_an_extra_index_is_kept_apart_and_not_shown(tmp_path: Path) -> None:
@@ -64,30 +70,6 @@ def test_the_login_of_an_extra_index_is_kept_apart_and_not_shown(tmp_path: Path)
     (found,) = extras(configured(environ), environ).indexes
     assert found == Index("https://b.invalid/x", ("me", "secret"))
     assert "secret" not in repr(found)
-
-
-def test_an_extra_index_adds_the_releases_that_the_index_lacks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    first, second = "demo-1.0-py3-none-any.whl", "demo-2.0-py3-none-any.whl"
-
-    def more(asked: Asked) -> Answer:
-        return page([first, second]) if asked.path == "/simple/demo/" else Answer(b"", 404)
-
-    def main(asked: Asked) -> Answer:
-        return page([first]) if asked.path == "/simple/demo/" else Answer(b"", 404)
-
-    with serving(main) as index, serving(more) as other:
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        monkeypatch.setenv("UV_DEFAULT_INDEX", f"{index.url}/simple/")
-        monkeypatch.setenv("UV_INDEX", f"http://me:secret@{other.host}/simple/")
-        found = {str(wheel.version): wheel.url for wheel in releases("demo")}
-        assert found["1.0"].startswith(index.url)
-        assert found["2.0"].startswith(other.url)
-        assert {asked.authorization for asked in index.asked} == {None}
-        assert {asked.authorization for asked in other.asked} == {"Basic bWU6c2VjcmV0"}
-        other.answer = lambda _: Answer(b"", 404)
-        assert [str(wheel.version) for wheel in releases("demo")] == ["1.0"]
 
 
 @pytest.mark.parametrize(
@@ -147,3 +129,170 @@ def test_a_login_in_netrc_serves_hosts_that_have_none_in_their_url(
         with connection(known) as session:
             session.get(web.url, timeout=5)
         assert web.asked[0].authorization == "Basic eW91OmhpZGRlbg=="
+
+
+INDEXES = {"a": "1.0 2.0", "b": "1.5 2.0", "c": "2.0 3.0"}
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host with those indexes, a folder of wheels, and an index in files."""
+
+    root: Path
+    environ: dict[str, str]
+
+    def given(self, settings: Mapping[str, str]) -> dict[str, str]:
+        """The environment with those variables, or pip.conf, or uv.toml."""
+        texts = {name: self.text(value) for name, value in settings.items()}
+        for tool, name in (("pip", "pip.conf"), ("uv", "uv.toml")):
+            place = self.root / "config" / tool / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(texts.pop(name, ""))
+        return {**self.environ, **texts}
+
+    def text(self, value: str) -> str:
+        for letter in INDEXES:
+            value = value.replace(f"<{letter}>", f"{self.environ['URL']}/{letter}/simple/")
+            value = value.replace(f"<{letter} links>", f"{self.environ['URL']}/{letter}/links")
+            link = f"/{letter}/files/{name_of('2.0')}"
+            file = f"{self.environ['URL']}{link}#sha256={sha256(wheel('2.0', letter))}"
+            value = value.replace(f"<{letter} file>", file)
+        return (
+            value.replace("<folder>", f"{self.root}/wheels")
+            .replace("<files>", f"{self.root}/in files")
+            .replace("<files url>", (self.root / "in files").as_uri())
+        )
+
+
+@pytest.fixture
+def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Host]:
+    wheels, files = tmp_path / "wheels", tmp_path / "in files" / "demo"
+    wheels.mkdir()
+    files.mkdir(parents=True)
+    for version in ("2.0", "4.0"):
+        (wheels / name_of(version)).write_bytes(wheel(version, "folder"))
+        (files / name_of(version)).write_bytes(wheel(version, "in files"))
+    links = "".join(f'<a href="{path.name}">{path.name}</a>' for path in files.glob("*.whl"))
+    (files / "index.html").write_text(links)
+    with serving(Indexes(**INDEXES)) as web:
+        environ = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),
+            "XDG_CONFIG_HOME": str(tmp_path / "config"),
+            "XDG_CONFIG_DIRS": str(tmp_path),
+            "VIRTUAL_ENV": str(tmp_path),
+            "NO_PROXY": "127.0.0.1",
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            "URL": web.url,
+        }
+        for name in os.environ:
+            if name.startswith(("PIP_", "UV_", "XDG_")) or name.lower().endswith("_proxy"):
+                monkeypatch.delenv(name)
+        yield Host(tmp_path, environ)
+
+
+def kvpatch_takes(wanted: str, environ: Mapping[str, str], folder: Path) -> str | None:
+    """The mark of the wheel that a release is judged by, which is also that which is forked."""
+    version = wanted.partition("==")[2]
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in environ.items():
+            patched.setenv(name, value)
+        try:
+            listed = releases("demo", f"=={version}" if version else "")
+        except KvpatchError:
+            return None
+        if not listed:
+            return None
+        (folder / "judged").mkdir(parents=True)
+        (folder / "forked").mkdir()
+        judged = fetch(listed[-1], folder / "judged", lambda _: None)
+        forked, _ = download("demo", listed[-1].version, folder / "forked", lambda _: None)
+    assert mark_of(judged) == mark_of(forked)
+    return mark_of(judged)
+
+
+A = {"PIP_INDEX_URL": "<a>"}
+UV_A = {"UV_DEFAULT_INDEX": "<a>"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted", "expected"),
+    [
+        (A, "demo", "a"),
+        ({**A, "PIP_EXTRA_INDEX_URL": "<b>"}, "demo==2.0", "b"),
+        ({**A, "PIP_EXTRA_INDEX_URL": "<b> <c>"}, "demo==2.0", "c"),
+        ({**A, "PIP_EXTRA_INDEX_URL": "<c> <b>"}, "demo==2.0", "b"),
+        ({**A, "PIP_EXTRA_INDEX_URL": "<b>"}, "demo==1.0", "a"),
+        ({**A, "PIP_EXTRA_INDEX_URL": "http://127.0.0.1:9/ <b>"}, "demo==1.5", "b"),
+        ({"PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_FIND_LINKS": "<folder>"}, "demo", "folder"),
+        ({**A, "PIP_FIND_LINKS": "<folder>"}, "demo==2.0", "a"),
+        ({**A, "PIP_FIND_LINKS": "<folder>"}, "demo", "folder"),
+        ({**A, "PIP_FIND_LINKS": "<c links>"}, "demo", "c"),
+        ({**A, "PIP_FIND_LINKS": "<c links>"}, "demo==2.0", "a"),
+        ({**A, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "<folder>"}, "demo==1.0", None),
+        ({**A, "PIP_NO_INDEX": "yes", "PIP_FIND_LINKS": "<folder>"}, "demo==2.0", "folder"),
+        ({**A, "PIP_NO_INDEX": "0", "PIP_FIND_LINKS": "<folder>"}, "demo==1.0", "a"),
+        ({**A, "PIP_NO_INDEX": "", "PIP_FIND_LINKS": "<folder>"}, "demo==1.0", "a"),
+        ({"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "<c links> <folder>"}, "demo==2.0", "c"),
+        ({"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "<folder> <c links>"}, "demo==2.0", "c"),
+        ({"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "<c file>"}, "demo", "c"),
+        ({"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": f"<folder>/{name_of('2.0')}"}, "demo", "folder"),
+        ({"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "<files>/demo/index.html"}, "demo", None),
+        ({"pip.conf": "[global]\nno-index = on\nfind-links = <folder>"}, "demo==2.0", "folder"),
+        ({"pip.conf": "[install]\nindex-url = <b>"}, "demo", "b"),
+        ({"PIP_INDEX_URL": "<files url>"}, "demo", "in files"),
+        ({**A, "PIP_EXTRA_INDEX_URL": "<files url>"}, "demo", "in files"),
+        ({**A, "PIP_EXTRA_INDEX_URL": "/nowhere file:///nowhere"}, "demo", "a"),
+        ({**A, "PIP_PROXY": "http://127.0.0.1:9"}, "demo", None),
+        ({"pip.conf": "[global]\nindex-url = <a>\nproxy = http://127.0.0.1:9"}, "demo", None),
+    ],
+)
+def test_what_is_judged_and_forked_is_what_pip_installs(
+    on: Host, settings: Mapping[str, str], wanted: str, expected: str | None
+) -> None:
+    environ = on.given(settings)
+    if "pip.conf" not in settings or "[install]" not in settings["pip.conf"]:
+        assert pip_takes(wanted, environ, on.root / "pip") == expected
+    assert kvpatch_takes(wanted, environ, on.root / "kvpatch") == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted", "expected"),
+    [
+        ({**UV_A, "UV_INDEX": "<b>"}, "demo==2.0", "b"),
+        ({**UV_A, "UV_INDEX": "<b> <c>"}, "demo==2.0", "b"),
+        ({**UV_A, "UV_INDEX": "<b>"}, "demo==1.0", None),
+        ({**UV_A, "UV_INDEX": "<b>", "UV_EXTRA_INDEX_URL": "<c>"}, "demo==2.0", "b"),
+        ({**UV_A, "UV_INDEX": "<nowhere> <c>".replace("<nowhere>", "<a>x")}, "demo==3.0", "c"),
+        ({**UV_A, "UV_INDEX": "<b>", "UV_INDEX_STRATEGY": "unsafe-best-match"}, "demo==1.0", "a"),
+        ({**UV_A, "UV_INDEX": "<b>", "UV_INDEX_STRATEGY": "unsafe-best-match"}, "demo==2.0", "b"),
+        ({**UV_A, "UV_INDEX": "<b>", "UV_INDEX_STRATEGY": "first-index"}, "demo==1.0", None),
+        (
+            {**UV_A, "UV_INDEX": "<b>", "uv.toml": "pip.index-strategy = 'unsafe-best-match'"},
+            "demo==1.0",
+            "a",
+        ),
+        ({**UV_A, "UV_FIND_LINKS": "<folder>"}, "demo", "folder"),
+        ({**UV_A, "UV_FIND_LINKS": "<folder>"}, "demo==2.0", "folder"),
+        ({**UV_A, "UV_FIND_LINKS": "<folder>"}, "demo==1.0", "a"),
+        ({**UV_A, "UV_FIND_LINKS": "<c links>"}, "demo==2.0", "c"),
+        ({**UV_A, "UV_FIND_LINKS": "<c links>,<folder>"}, "demo==2.0", "c"),
+        ({**UV_A, "UV_FIND_LINKS": "<folder>,<c links>"}, "demo==2.0", "c"),
+        # That is a variable of pip alone.
+        ({**UV_A, "UV_NO_INDEX": "1"}, "demo==1.0", "a"),
+        ({**UV_A, "uv.toml": "no-index = true\nfind-links = ['<folder>']"}, "demo==1.0", None),
+        ({**UV_A, "uv.toml": "no-index = true\nfind-links = ['<folder>']"}, "demo==2.0", "folder"),
+        ({"uv.toml": "pip.no-index = true\npip.find-links = ['<folder>']"}, "demo==1.0", None),
+        ({"UV_DEFAULT_INDEX": "<files url>"}, "demo", "in files"),
+        ({"UV_DEFAULT_INDEX": "<files>"}, "demo", "in files"),
+        ({**UV_A, "UV_INDEX": "<files url>"}, "demo", "in files"),
+        ({"uv.toml": "index-url = '../../in files'"}, "demo", "in files"),
+        ({**UV_A, "PIP_PROXY": "http://127.0.0.1:9"}, "demo", "a"),
+    ],
+)
+def test_what_is_judged_and_forked_is_what_uv_installs(
+    on: Host, settings: Mapping[str, str], wanted: str, expected: str | None
+) -> None:
+    environ = on.given(settings)
+    assert uv_takes(wanted, environ, on.root / "uv") == expected
+    assert kvpatch_takes(wanted, environ, on.root / "kvpatch") == expected

