@@ -56,7 +56,7 @@ def connection(index: Index, *, threads: int = 1) -> Iterator[requests.Session]:
             """For another host the login of that host; a server may not send to files of ours."""
             if urlsplit(prepared_request.url or "").scheme not in ("http", "https"):
                 raise requests.exceptions.InvalidSchema
-            super().rebuild_auth(prepared_request, response)
+            super().rebuild_auth(prepared_request, response)  # type: ignore[no-untyped-call]
             if callable(self.auth):
                 self.auth(prepared_request)
 

@@ -170,3 +170,43 @@ def test_of_two_logins_for_one_host_each_goes_where_real_pip_sends_it(
     with connection(configured()) as session:
         session.get(found[-1].url, timeout=5)
     assert sent() == expected
+
+
+def listing_of(url: str) -> Answer:
+    return Answer(f'<a href="{url}">x</a>'.encode(), headers={"Content-Type": "text/html"})
+
+
+def test_a_login_in_the_url_of_a_file_goes_before_that_of_the_index_and_is_kept_nowhere(
+    web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", f"http://me:one@{web.host}/simple/")
+    for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
+    web.answer = lambda _: listing_of(f"http://me:other@{web.host}/{WHEEL}")
+    (wheel,) = releases("demo", cache=tmp_path)
+    with connection(configured()) as session:
+        session.get(wheel.url)
+    assert [asked.authorization for asked in web.asked] == ["Basic bWU6b25l", "Basic bWU6b3RoZXI="]
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    web.answer = lambda _: listing_of(f"http://{web.host}/{WHEEL}")
+    releases("demo", cache=tmp_path)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["demo.json"]
+
+
+def test_after_a_redirect_the_login_is_that_of_the_host_it_leads_to(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def guarded(asked: Asked) -> Answer:
+        mine = asked.authorization == "Basic eW91Om90aGVy"
+        return page([WHEEL]) if mine else Answer(b"", 401)
+
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+    with serving(guarded) as other:
+        there = f"localhost:{other.port}"
+        web.answer = lambda asked: Answer(b"", 302, {"Location": f"http://{there}{asked.path}"})
+        index = Index(f"{web.url}/simple/", ("me", "one"))
+        with pytest.raises(KvpatchError, match="HTTP 401"):
+            releases("demo", index=index)
+        monkeypatch.setenv("PIP_EXTRA_INDEX_URL", f"http://you:other@{there}/other/simple/")
+        assert [wheel.filename for wheel in releases("demo", index=index)] == [WHEEL]
+        assert "Basic bWU6b25l" not in {asked.authorization for asked in other.asked}

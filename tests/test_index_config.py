@@ -215,6 +215,7 @@ A = {"PIP_INDEX_URL": "<a>"}
 UV_A = {"UV_DEFAULT_INDEX": "<a>"}
 
 
+@pytest.mark.installers
 @pytest.mark.parametrize(
     ("settings", "wanted", "expected"),
     [
@@ -256,6 +257,7 @@ def test_what_is_judged_and_forked_is_what_pip_installs(
     assert kvpatch_takes(wanted, environ, on.root / "kvpatch") == expected
 
 
+@pytest.mark.installers
 @pytest.mark.parametrize(
     ("settings", "wanted", "expected"),
     [
