@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import io
 import os
 import stat
 import time
@@ -77,9 +78,28 @@ class Disk:
         self._before = before or (lambda _op, _path: None)
 
     def read(self, path: Path) -> bytes:
-        """The bytes of a file."""
+        """The bytes of a file; none of what is no file, such as a pipe that would never end.
+
+        Raises:
+            OSError: for what is not there or can't be read.
+        """
         self._before("read", path)
-        return path.read_bytes()
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # a socket
+                return b""
+            raise
+        try:
+            # What was opened is asked: by its name it may be another one a moment later.
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return b""
+            return io.FileIO(descriptor, closefd=False).readall()
+        except OSError as error:
+            error.filename = error.filename or str(path)
+            raise
+        finally:
+            os.close(descriptor)
 
     def probe(self, path: Path) -> None:
         """See that a file's file system takes writes, by opening it; nothing is written.
@@ -182,7 +202,12 @@ class Disk:
         if path.parent != path:
             self.mkdir(path.parent)
         self._before("mkdir", path)
-        path.mkdir(exist_ok=True)
+        try:
+            path.mkdir()
+        except FileExistsError:
+            if path.is_dir():  # another run made it just now
+                return
+            raise
         # Whoever may read the environment may ask what was done to it, whatever root's umask.
         path.chmod(0o755)
         self.fsync_dir(path.parent)
@@ -215,11 +240,14 @@ class Disk:
 
         Raises:
             KvpatchError: ``locked``, with the pid of the process that holds it.
+            OSError: where the folder can't be made, or the file not be opened.
         """
+        gone: OSError | None = None
         for _ in range(_TRIES):
-            self.mkdir(path.parent)
-            self._before("lock", path)
-            with contextlib.suppress(FileNotFoundError):  # the run before removed it just now
+            gone = None
+            try:
+                self.mkdir(path.parent)
+                self._before("lock", path)
                 descriptor = os.open(
                     path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644
                 )
@@ -230,7 +258,10 @@ class Disk:
                     os.close(descriptor)
                     raise
                 os.close(descriptor)
-        raise _locked("")
+            except (FileNotFoundError, FileExistsError) as error:
+                # The run before removed the file or the folder just now.
+                gone = error
+        raise gone or _locked("")
 
 
 _TRIES = 100

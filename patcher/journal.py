@@ -107,11 +107,9 @@ class Store:
         """
         with environment_errors():
             try:
-                text = self._read_file(self.directory / JOURNAL)
+                text = self.disk.read(self.directory / JOURNAL)
             except (FileNotFoundError, NotADirectoryError):
                 return None
-            except IsADirectoryError:
-                text = b""
         journal = parse(text, str(self.directory))
         if self.site is not None and journal.site != str(self.site.resolve()):
             raise elsewhere(self.directory, journal.site, self.site)
@@ -121,16 +119,24 @@ class Store:
         """Bytes kept under their sha256.
 
         Raises:
-            KvpatchError: ``original-damaged`` where they are gone or are not those bytes; exit 3.
+            KvpatchError: ``original-damaged`` where they are gone or are not those bytes; exit 3,
+                or exit 4 where the journal no longer needs them: another run has ended.
         """
         path = self._blob(digest)
         with environment_errors():
             try:
-                data = self._read_file(path)
-            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+                data = self.disk.read(path)
+            except (FileNotFoundError, NotADirectoryError):
                 data = None
         if data is None or sha256(data) != digest:
             what = "is gone" if data is None else "is not what was saved"
+            if not self._needs(digest):
+                raise KvpatchError(
+                    "original-damaged",
+                    f"the original kept in {path} {what}: another run of kvpatch ended meanwhile",
+                    "run the command again",
+                    ExitCode.ENVIRONMENT,
+                )
             raise KvpatchError(
                 "original-damaged",
                 f"the original kept in {path} {what}",
@@ -139,9 +145,13 @@ class Store:
             )
         return data
 
-    def _read_file(self, path: Path) -> bytes:
-        """The bytes of a file; none of what is no file, such as a pipe that would never end."""
-        return self.disk.read(path) if path.is_file() or not path.exists() else b""
+    def _needs(self, digest: str) -> bool:
+        """Whether the journal that is there now needs those bytes; one that is damaged does."""
+        try:
+            journal = self.read()
+        except KvpatchError:
+            return True
+        return journal is not None and digest in journal.blobs
 
     def keep(self, data: bytes) -> str:
         """Save bytes under their sha256, which is returned."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import stat
 from pathlib import Path
 
@@ -100,6 +101,61 @@ def test_a_lock_file_removed_by_the_run_before_is_made_anew(tmp_path: Path) -> N
     lock = Disk(hook).lock(path)
     assert path.is_file()
     lock.close()
+
+
+@pytest.mark.parametrize(("op", "at"), [("mkdir", 2), ("fsync", 2), ("fsync", 1), ("mkdir", 1)])
+def test_a_folder_removed_by_the_run_before_while_it_is_made_is_made_anew(
+    tmp_path: Path, op: str, at: int
+) -> None:
+    path = tmp_path / "home" / "state" / "lock"
+    seen: list[str] = []
+    gone: list[bool] = []
+
+    def hook(now: str, where: Path) -> None:
+        seen.append(now)
+        if now == op and seen.count(op) == at and not gone:
+            gone.append(True)
+            for folder in (path.parent, path.parent.parent):
+                if folder.is_dir():
+                    folder.rmdir()
+
+    lock = Disk(hook).lock(path)
+    assert gone
+    assert path.is_file()
+    lock.close()
+
+
+def test_a_folder_made_by_another_run_just_now_is_no_failure(tmp_path: Path) -> None:
+    made: list[Path] = []
+
+    def hook(op: str, where: Path) -> None:
+        if op == "mkdir" and not made:
+            made.append(where)
+            where.mkdir()
+
+    Disk(hook).mkdir(tmp_path / "state")
+    assert made == [tmp_path / "state"]
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        Disk().mkdir(tmp_path / "file")
+
+
+def test_a_folder_that_can_never_be_made_is_not_said_to_be_locked() -> None:
+    with pytest.raises(FileNotFoundError):
+        Disk().lock(Path("/proc/kvpatch/lock"))
+
+
+def test_what_is_no_file_reads_as_nothing_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"bytes")
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as heard:
+        here = os.open(tmp_path, os.O_RDONLY)
+        heard.bind(f"/proc/self/fd/{here}/socket")  # a path of its own may be too long
+        os.close(here)
+        read = {path.name: Disk().read(path) for path in (*tmp_path.iterdir(), tmp_path)}
+    assert read == {"file": b"bytes", "pipe": b"", "socket": b"", tmp_path.name: b""}
+    with pytest.raises(FileNotFoundError):
+        Disk().read(tmp_path / "gone")
 
 
 def test_a_lock_on_a_file_that_is_no_longer_there_does_not_count(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -140,6 +141,46 @@ def test_an_original_is_given_only_if_it_is_what_was_saved(host: Host) -> None:
         with pytest.raises(KvpatchError) as caught:
             store.original(digest)
         assert caught.value.code == "original-damaged"
+
+
+def test_a_journal_written_at_the_very_moment_it_is_looked_for_is_none_or_whole(
+    tmp_path: Path,
+) -> None:
+    host = make(tmp_path)
+    there: list[bool] = []
+
+    def late(real):  # type: ignore[no-untyped-def]
+        def call(path, *more, **named):  # type: ignore[no-untyped-def]
+            try:
+                return real(path, *more, **named)
+            except FileNotFoundError:
+                if not there and Path(path).name == JOURNAL:
+                    there.append(True)
+                    host.apply({WORKER: b"patched\n"})
+                raise
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", late(os.open))
+        patch.setattr(os, "stat", late(os.stat))
+        assert host.store("vllm", Disk()).read() is None
+    assert there
+    assert host.store("vllm", Disk()).read() is not None
+
+
+def test_an_original_that_another_run_put_back_meanwhile_is_not_said_to_be_lost(
+    host: Host,
+) -> None:
+    store = host.store("vllm", Disk())
+    journal = store.read()
+    assert journal is not None
+    host.revert()
+    with pytest.raises(KvpatchError) as caught:
+        store.original(journal.entries[WORKER].original)
+    assert caught.value.exit_code is ExitCode.ENVIRONMENT
+    assert caught.value.message.endswith("is gone: another run of kvpatch ended meanwhile")
+    assert caught.value.hint == "run the command again"
 
 
 def test_saving_bytes_again_heals_what_was_spoiled_and_else_writes_nothing(
