@@ -69,7 +69,13 @@ def commit(
 def _wants(site: SiteChanges, disk: Disk) -> bool:
     """Whether there is work, found out and refused where it must be before anything is created."""
     journal = site.journal()
-    return bool(journal and journal.unfinished) or draft_commit(site, disk).work
+    try:
+        return bool(journal and journal.unfinished) or draft_commit(site, disk).work
+    except KvpatchError:
+        if site.journal() == journal:
+            raise
+        # Another run wrote meanwhile: under the lock it shows what there is to do.
+        return True
 
 
 def revert(
@@ -98,12 +104,10 @@ def revert(
     """
     recovered = () if dry_run else recover(sites, disk=disk)
     with environment_errors():
-        group = _transaction_group(sites)
-        drafts = [draft_revert(place, disk, current, force=force) for place in group]
+        group, drafts = _foreseen(sites, disk, current, force=force)
         if not drafts:
             _look_for_strays(sites)
             return Report(None, recovered=recovered)
-        refuse(drafts, force=force)
         if dry_run:
             return Report(None, tuple(file for draft in drafts for file in draft.files))
         with holding(group, disk) as (_, more):
@@ -111,6 +115,40 @@ def revert(
             drafts = [draft for draft in drafts if draft.former]
             refuse(drafts, force=force)
             return _run(drafts, "reverting", disk, pycache_prefixes, recovered + more)
+
+
+def _foreseen(
+    sites: Sequence[SiteState],
+    disk: Disk,
+    current: Mapping[str, DistributionState] | None,
+    *,
+    force: bool,
+) -> tuple[list[SiteState], list[Draft]]:
+    """The site folders of a revert and what it would do there, found out without their locks.
+
+    Journals and files are read one after the other: where another run writes meanwhile they do not
+    fit each other, and are read once more.
+
+    Raises:
+        KvpatchError: ``changed-since`` or ``stale``, or what keeps them from being read.
+    """
+    for last in (*[False] * _LOOKS, True):
+        group = _transaction_group(sites)
+        places = group or sites
+        journals = [place.journal() for place in places]
+        try:
+            drafts = [draft_revert(place, disk, current, force=force) for place in group]
+            refuse(drafts, force=force)
+        except KvpatchError:
+            if last or [place.journal() for place in places] == journals:
+                raise
+            continue
+        if last or [place.journal() for place in places] == journals:
+            break
+    return group, drafts
+
+
+_LOOKS = 5
 
 
 def _look_for_strays(sites: Sequence[SiteState]) -> None:

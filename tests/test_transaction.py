@@ -556,6 +556,82 @@ def test_a_second_run_at_the_same_time_is_refused_with_the_pid(host: Host) -> No
     assert str(os.getpid()) in errors[0].message
 
 
+def at_read(name: str, at: int, call):  # type: ignore[no-untyped-def]
+    """A hook: another run comes and ends right before a file is read for the n-th time."""
+    seen: list[Path] = []
+
+    def hook(op: str, path: Path) -> None:
+        if op == "read" and path.name == name:
+            seen.append(path)
+            if len(seen) == at:
+                try:
+                    call()
+                except KvpatchError as error:
+                    # Whoever holds the lock by now keeps the other one out.
+                    assert error.code == "locked"
+
+    return hook
+
+
+@pytest.mark.parametrize("more", [{}, {"dry_run": True}, {"force": True}])
+@pytest.mark.parametrize("name", ["journal.json", "gpu_worker.py", "parallel.py", "original"])
+@pytest.mark.parametrize("at", range(1, 6))
+def test_a_revert_beside_a_revert_that_ends_meanwhile_finds_nothing_to_do(
+    host: Host, at: int, name: str, more: dict[str, bool]
+) -> None:
+    host.apply(FIRST)
+    name = sha256(ORIGINALS[PARALLEL]) if name == "original" else name
+    report = host.revert(hook=at_read(name, at, host.revert), **more)
+    assert {file.state for file in report.files} <= {"put-back", "reinstalled"}
+    host.revert()
+    assert host.contents() == ORIGINALS
+    assert not host.state().exists()
+
+
+@pytest.mark.parametrize("name", ["journal.json", "gpu_worker.py", "parallel.py", "original"])
+@pytest.mark.parametrize("at", range(1, 6))
+def test_a_revert_beside_an_update_that_ends_meanwhile_puts_all_back(
+    host: Host, at: int, name: str
+) -> None:
+    host.apply(FIRST)
+    name = sha256(ORIGINALS[PARALLEL]) if name == "original" else name
+    host.revert(hook=at_read(name, at, lambda: host.apply(SECOND)))
+    host.revert()
+    assert host.contents() == ORIGINALS
+
+
+def test_a_revert_beside_an_update_under_way_is_locked_and_no_edit_is_suspected(host: Host) -> None:
+    host.apply(FIRST)
+    errors: list[KvpatchError] = []
+
+    def other(op: str, path: Path) -> None:
+        # The update is between the switch of one file and that of the next.
+        if op == "replace" and path.name == "parallel.py":
+            errors.append(error_of(host.revert))
+
+    def late() -> None:
+        host.apply({WORKER: SECOND[WORKER], PARALLEL: b"RANK = 2\n"}, hook=other)
+
+    host.revert(hook=at_read("gpu_worker.py", 1, late))
+    assert [error.code for error in errors] == ["locked"]
+    assert host.contents() == ORIGINALS
+
+
+def test_an_apply_beside_a_revert_that_ends_meanwhile_goes_through(host: Host) -> None:
+    host.apply(FIRST)
+    changes = host.changes(Disk(), SMALLER, drops=(PARALLEL,))
+    hook = at_read(sha256(ORIGINALS[PARALLEL]), 1, host.revert)
+    disk = Disk(hook)
+    (site,) = changes
+    site = SiteChanges(
+        site.site, Store.of(site.site, None, disk), site.distributions, site.changes, site.drops
+    )
+    commit([site], disk=disk)
+    assert host.contents() == expected(SMALLER)
+    host.revert()
+    assert host.contents() == ORIGINALS
+
+
 def test_a_damaged_original_is_refused_before_anything_is_touched(host: Host) -> None:
     host.apply(FIRST)
     (host.state() / "blobs" / sha256(ORIGINALS[PARALLEL])).write_bytes(b"spoiled")
