@@ -169,7 +169,12 @@ def _decide(
 
 
 def resolve(group: Sequence[SiteState], sample: Journal, disk: Disk, *, forward: bool) -> Recovered:
-    """Bring one transaction to an end in every participant: files first, then the journals."""
+    """Bring one transaction to an end in every participant: files first, then the journals.
+
+    Raises:
+        OSError, KvpatchError: the first one that kept a file from getting there. Every other file
+            is there; the journals still speak of all of them.
+    """
     members = {
         place.key: (place, journal)
         for place in group
@@ -182,14 +187,19 @@ def resolve(group: Sequence[SiteState], sample: Journal, disk: Disk, *, forward:
     archives: list[Path] = []
     moved: list[FileReport] = []
     held: dict[str, dict[str, Entry]] = {}
+    failures: list[Exception] = []
     for key, (place, journal) in members.items():
-        settled, clashing, written = _bring(disk, place, journal, forward=forward)
+        settled, clashing, written = _bring(disk, place, journal, failures, forward=forward)
+        if failures:
+            continue
         touched += [str(place.real / path) for path in settled]
         moved += written
         conflicts += [str(place.real / path) for path in clashing]
         held[key] = changed(disk, place, journal, clashing)
         if set(clashing) - set(held[key]):
             archives.append(archive.keep(place.store, journal))
+    if failures:
+        raise failures[0]
     lead = sample.participants[:1]
     coordinator_last = forward and sample.phase == "reverting"
     for key in sorted(members, key=lambda key: (key in lead) == coordinator_last):
@@ -206,9 +216,16 @@ def resolve(group: Sequence[SiteState], sample: Journal, disk: Disk, *, forward:
 
 
 def _bring(
-    disk: Disk, place: SiteState, journal: Journal, *, forward: bool
+    disk: Disk, place: SiteState, journal: Journal, failures: list[Exception], *, forward: bool
 ) -> tuple[list[str], list[str], list[FileReport]]:
     """Bring the files of one site folder where they shall be, but none that others changed.
+
+    Args:
+        disk: does it.
+        place: the site folder.
+        journal: its unfinished journal.
+        failures: takes what keeps a file from getting there; the others go on.
+        forward: whether the transaction is finished, not rolled back.
 
     Returns:
         the paths that are there, those left alone, and what was written.
@@ -216,39 +233,54 @@ def _bring(
     touched: list[str] = []
     conflicts: list[str] = []
     moved: list[FileReport] = []
-    name = journal.transaction
-    for path, step in journal.steps.items():
-        source, goal = (step.before, step.after) if forward else (step.after, step.before)
-        untouched = never_written(journal, path)
+    for path in journal.steps:
         try:
-            now = _now(disk, place, path)
-        except KvpatchError as error:
-            if error.exit_code is not ExitCode.REFUSED:
-                raise
-            if not untouched:
-                conflicts.append(path)
-            if error.code != "linked-folder":
-                unstage(disk, place, path, name)
+            there, written = _bring_one(disk, place, journal, path, forward=forward)
+        except (OSError, KvpatchError) as error:
+            failures.append(error)
             continue
-        unstage(disk, place, path, name)
-        if now == (goal.digest if goal else None):
-            touched.append(path)
-        elif now is None and _lost(place, journal, path):
-            # As any revert does: the next one, where this run is an apply that goes forward.
-            if not forward or journal.phase == "reverting":
-                _put(disk, place, path, None, goal, name)
-                touched.append(path)
-                moved.append(_told(place, journal, path, None, goal))
-        elif now != (source.digest if source else None):
-            if not untouched:
-                conflicts.append(path)
-        elif not forward or journal.phase == "reverting":
-            # An apply that goes forward was in place: someone put the former bytes back since.
-            _put(disk, place, path, source, goal, name)
-            touched.append(path)
-            moved.append(_told(place, journal, path, source, goal))
-    settle_names(disk, place, touched, journal.prefixes, strict=forward)
+        if there is not None:
+            (touched if there else conflicts).append(path)
+        moved += written
+    try:
+        settle_names(disk, place, touched, journal.prefixes, strict=forward)
+    except OSError as error:
+        failures.append(error)
     return touched, conflicts, moved
+
+
+def _bring_one(
+    disk: Disk, place: SiteState, journal: Journal, path: str, *, forward: bool
+) -> tuple[bool | None, list[FileReport]]:
+    """Bring one file where it shall be.
+
+    Returns:
+        whether it is there, None where it needs nothing, and what was written.
+    """
+    step, name = journal.steps[path], journal.transaction
+    source, goal = (step.before, step.after) if forward else (step.after, step.before)
+    untouched = never_written(journal, path)
+    try:
+        now = _now(disk, place, path)
+    except KvpatchError as error:
+        if error.exit_code is not ExitCode.REFUSED:
+            raise
+        if error.code != "linked-folder":
+            unstage(disk, place, path, name)
+        return (None if untouched else False), []
+    unstage(disk, place, path, name)
+    if now == (goal.digest if goal else None):
+        return True, []
+    lost = now is None and _lost(place, journal, path)
+    if not lost and now != (source.digest if source else None):
+        return (None if untouched else False), []
+    if forward and journal.phase == "applying":
+        # It was in place: someone put the former bytes back since, or took it away. In the latter
+        # case the next revert does as any does.
+        return None, []
+    source = None if lost else source
+    _put(disk, place, path, source, goal, name)
+    return True, [_told(place, journal, path, source, goal)]
 
 
 def _lost(place: SiteState, journal: Journal, path: str) -> bool:

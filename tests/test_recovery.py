@@ -554,6 +554,39 @@ def test_an_interrupted_run_that_cant_be_put_right_yet_says_so_and_keeps_all(
     check_usable(host, ORIGINALS, ORIGINALS)
 
 
+@pytest.mark.parametrize("two", [False, True])
+@pytest.mark.parametrize("stuck", ["gpu_worker.py", "parallel.py", "tracker.py"])
+def test_a_file_that_cant_be_rolled_back_keeps_no_other_from_it(
+    host_root: Path, stuck: str, two: bool
+) -> None:
+    host = make(host_root, two=two)
+    replaced: list[str] = []
+
+    def hook(op: str, path: Path) -> None:
+        # As in a folder where names can be made and not be taken away again.
+        if op == "replace" and path.name.endswith(".py"):
+            if len(replaced) >= 3 and path.name == stuck:
+                raise OSError(errno.EPERM, "Operation not permitted", str(path))
+            replaced.append(path.name)
+            if len(replaced) == 3:
+                raise OSError(errno.EIO, "Input/output error", str(path))
+
+    error = attempt(lambda host, hook: host.apply(BOTH, hook=hook), host, hook)
+    assert error is not None
+    # The last one was never put in place.
+    last = replaced[2]
+    if stuck == last:
+        assert error.code == "file-error"
+        assert host.contents() == ORIGINALS
+        return
+    assert (error.code, error.exit_code) == ("interrupted", ExitCode.ENVIRONMENT)
+    assert stuck in error.message
+    left = {name for name, data in host.contents().items() if data != ORIGINALS[name]}
+    assert {Path(name).name for name in left} == {stuck}
+    host.recover()
+    check_usable(host, ORIGINALS, ORIGINALS)
+
+
 # Any history
 
 
