@@ -350,10 +350,16 @@ def now_ns() -> int:
 
 def environment_error(error: OSError) -> KvpatchError:
     """A failed operation in the user's words; exit 4."""
-    where = error.filename or "a file"
+    # What a rename was to take the place of says more than what kvpatch wrote beside it.
+    where = error.filename2 or error.filename or "a file"
     code, what, hint = {
         errno.ENOSPC: ("no-space", "no space is left", "make room, then run the command again"),
         errno.EDQUOT: ("no-space", "the quota is used up", "make room, then run again"),
+        errno.EBUSY: (
+            "mounted",
+            "it is in use as a mount point",
+            "patch the file that is mounted there, or take the mount away",
+        ),
         errno.EROFS: ("read-only", "the file system is read-only", "mount it writable first"),
         errno.EACCES: ("no-permission", "permission is denied", "run as the owner of the files"),
         errno.EPERM: (

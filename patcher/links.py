@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path, PurePosixPath
@@ -163,8 +165,11 @@ def _why_not_writable(
         return f"it belongs to user {content.st_uid}, which a new file would not"
     if user != 0 and content.st_gid not in {os.getegid(), *os.getgroups()}:
         return f"it belongs to group {content.st_gid}, which a new file could not"
+    table = mounts_of(mounts)
+    if is_mounted(path, table):
+        return MOUNTED
     # In a container's image layers, opening for writing already copies the file.
-    if _is_layered(path.parent, mounts):
+    if _is_layered(path.parent, table):
         return _why_unwritable_unopened(path.parent)
     # A link's content stays as it is: only the folder that holds the link has to take a new one.
     if link is not LinkKind.SYMBOLIC:
@@ -177,18 +182,48 @@ def _why_not_writable(
     return why_no_new_file(path.parent)
 
 
-def _is_layered(folder: Path, mounts: Path) -> bool:
+MOUNTED = "it is a mount point"
+"""The reason for a file that was mounted over another one, as ``docker run -v`` does."""
+
+
+def mounts_of(table: Path = Path("/proc/self/mountinfo")) -> tuple[bytes, ...]:
+    """The lines of the table of mounts; none where there is no such table."""
+    try:
+        return tuple(table.read_bytes().splitlines())
+    except OSError:
+        return ()
+
+
+def is_mounted(path: Path, mounts: Sequence[bytes]) -> bool:
+    """Whether something is mounted at this very path: no other file can take its place then.
+
+    Args:
+        path: of a file or folder; a symbolic link is not followed.
+        mounts: the lines of :func:`mounts_of`.
+    """
+    points = {line.split(b" ", 5)[4] for line in mounts if line.count(b" ") > 4}
+    # Nearly no file is one, by its name alone; to resolve its folder takes many calls.
+    name = b"/" + _escaped(os.fsencode(path.name))
+    if not any(point.endswith(name) for point in points):
+        return False
+    return _escaped(os.fsencode(path.parent.resolve() / path.name)) in points
+
+
+def _escaped(path: bytes) -> bytes:
+    """A path as the kernel writes it into its tables (Linux, ``fs/proc_namespace.c``)."""
+    for char in b"\\ \t\n":
+        path = path.replace(bytes([char]), b"\\%03o" % char)
+    return path
+
+
+def _is_layered(folder: Path, mounts: Sequence[bytes]) -> bool:
     """Whether the folder is on a union of layers, such as overlayfs."""
     device = folder.stat().st_dev
-    number = f"{os.major(device)}:{os.minor(device)}"
-    try:
-        lines = mounts.read_text(errors="replace").splitlines()
-    except OSError:
-        return False
-    for line in lines:
-        before, _, after = line.partition(" - ")
-        if before.split(" ", 3)[2:3] == [number]:
-            return any(word in after.split(" ", 1)[0] for word in ("overlay", "union", "aufs"))
+    number = b"%d:%d" % (os.major(device), os.minor(device))
+    for line in mounts:
+        before, _, after = line.partition(b" - ")
+        if before.split(b" ", 3)[2:3] == [number]:
+            return any(word in after.split(b" ", 1)[0] for word in (b"overlay", b"union", b"aufs"))
     return False
 
 
@@ -197,6 +232,8 @@ def why_no_new_file(folder: Path) -> str | None:
 
     None where it takes one, and then also lets one go.
     """
+    if _only_grows(folder):
+        return f"{folder} lets no file go: it is append-only"
     try:
         os.close(os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))
     except OSError as error:
@@ -206,8 +243,32 @@ def why_no_new_file(folder: Path) -> str | None:
     return None
 
 
+_GET_FLAGS = 0x80086601 if sys.maxsize > 2**32 else 0x80046601
+_APPEND_ONLY = 0x20
+"""Of Linux, ``include/uapi/linux/fs.h``: FS_IOC_GETFLAGS and FS_APPEND_FL."""
+
+
+def _only_grows(folder: Path) -> bool:
+    """Whether a folder has the attribute ``a`` of ``chattr``: names are made there, none leaves."""
+    import fcntl
+
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        flags = fcntl.ioctl(descriptor, _GET_FLAGS, bytes(8))
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return bool(int.from_bytes(flags[:4], sys.byteorder) & _APPEND_ONLY)
+
+
 def _why_unwritable_unopened(folder: Path) -> str | None:
     """The same by mount and mode alone, where nothing can be tried without leaving a trace."""
+    if _only_grows(folder):
+        return f"{folder} lets no file go: it is append-only"
     if os.statvfs(folder).f_flag & os.ST_RDONLY:
         return f"{folder} takes no new file: {os.strerror(errno.EROFS)}"
     if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):

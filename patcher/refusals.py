@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from . import bytecode
 from .host import Choice, Host, View, view
 from .journal import BLOBS, JOURNAL, Store
-from .links import why_no_new_file
+from .links import MOUNTED, is_mounted, mounts_of, why_no_new_file
 from .locate import compile_for_target, file_facts
 from .outcome import ExitCode, KvpatchError, Outcome
 from .plan import FilePlan, Options, PatchPlan, plan
@@ -95,17 +95,27 @@ def check_replaceable(site: Path, path: str) -> None:
     """See that a file can be replaced and its bytecode removed, before anything is written.
 
     Raises:
-        KvpatchError: ``read-only``; exit 4.
+        KvpatchError: ``mounted`` or ``read-only``; exit 4.
     """
     facts = file_facts(site / path)
     what, why = site / path, None if facts.writable else facts.reason
     compiled = tuple(bytecode.files([site], path))
+    mounts = mounts_of()
     for file in compiled:
+        if why is None and is_mounted(file, mounts):
+            what, why = file, MOUNTED
         if why is None and file.is_dir() and not file.is_symlink():
             what, why = file, "it is a folder in the place of bytecode"
     for folder in dict.fromkeys(file.parent for file in compiled):
         if why is None:
             what, why = folder, why_no_new_file(folder)
+    if why == MOUNTED:
+        raise KvpatchError(
+            "mounted",
+            f"{what} is a mount point, so no other file can take its place",
+            "patch the file that is mounted there, or take the mount away",
+            ExitCode.ENVIRONMENT,
+        )
     if why is not None:
         raise KvpatchError(
             "read-only",
@@ -146,8 +156,11 @@ def check_journals(stores: Iterable[Store]) -> None:
             raise error
         if (why := why_no_journal([store])) is not None:
             hint = "give a folder that can be with --state, the same one for every later command"
-            if (store.directory / JOURNAL).exists():
+            journal = store.directory / JOURNAL
+            if journal.exists():
                 hint = "lift what makes it read-only, then run the command again"
+                if os.geteuid() not in (0, journal.stat().st_uid):
+                    hint = "run kvpatch as that user, or as root"
             raise KvpatchError("state-not-writable", why, hint, ExitCode.ENVIRONMENT)
 
 

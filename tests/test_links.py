@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kvpatch.links import LinkKind, file_facts, symlinked_folder
+from kvpatch.links import MOUNTED, LinkKind, file_facts, symlinked_folder, why_no_new_file
 from kvpatch.outcome import ExitCode, KvpatchError
 
 
@@ -162,6 +165,67 @@ def test_on_image_layers_nothing_is_opened_for_writing(
         _refuse(monkeypatch, path, errno.EIO)
     assert file_facts(worker, mounts=mounts).writable
     assert not file_facts(worker, mounts=tmp_path / "none").writable
+
+
+def test_a_file_that_something_is_mounted_over_cant_be_replaced(
+    worker: Path, tmp_path: Path
+) -> None:
+    odd = tmp_path / "a b\\c\té" / worker.name
+    odd.parent.mkdir()
+    odd.touch()
+    link = tmp_path / "link"
+    link.symlink_to(odd.parent)
+    line = b"99 1 0:0 /x %b rw - ext4 /dev/x rw\n"
+    escaped = os.fsencode(odd).replace(b"\\", b"\\134").replace(b" ", b"\\040")
+    mounts = tmp_path / "mountinfo"
+    mounts.write_bytes(b"short\n" + line % escaped.replace(b"\t", b"\\011"))
+    for path in (odd, link / worker.name):
+        facts = file_facts(path, mounts=mounts)
+        assert (facts.writable, facts.reason) == (False, MOUNTED)
+    assert file_facts(worker, mounts=mounts).writable
+    assert file_facts(odd, mounts=tmp_path / "none").writable
+
+
+def test_what_is_really_mounted_over_a_file_is_found(worker: Path, tmp_path: Path) -> None:
+    (tmp_path / "one.py").touch()
+    told = (
+        "import sys; from pathlib import Path; from kvpatch.links import file_facts; "
+        "print(file_facts(Path(sys.argv[1])).reason)"
+    )
+    script = f"mount --bind {tmp_path}/one.py {worker} && {sys.executable} -c '{told}' {worker}"
+    ran = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script], capture_output=True, text=True, check=False
+    )
+    if "denied" in ran.stderr or "permitted" in ran.stderr:
+        pytest.skip(f"nothing can be mounted here: {ran.stderr}")
+    assert (ran.returncode, ran.stdout.strip()) == (0, MOUNTED), ran.stderr
+
+
+def test_a_folder_that_lets_no_name_go_is_the_reason(
+    worker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert why_no_new_file(worker.parent) is None
+    asked: list[int] = []
+
+    def ioctl(descriptor: int, number: int, given: bytes) -> bytes:
+        asked.append(number)
+        return (0x20).to_bytes(4, sys.byteorder) + given[4:]
+
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
+    assert file_facts(worker).reason == f"{worker.parent} lets no file go: it is append-only"
+    assert asked
+
+
+def test_a_folder_that_really_lets_no_name_go_is_found(worker: Path) -> None:
+    folder = worker.parent
+    done = subprocess.run(["chattr", "+a", str(folder)], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("the attributes of chattr can't be set here")
+    try:
+        assert not file_facts(worker).writable
+    finally:
+        subprocess.run(["chattr", "-a", str(folder)], check=True)
+    assert file_facts(worker).writable
 
 
 def test_an_owner_or_group_that_could_not_be_kept_is_the_reason(

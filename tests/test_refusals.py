@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from commands import make_venv, on, snapshot
+from commands import kvpatch, make_venv, on, snapshot
 from fake_site import LATE, WORKER, FakeSite, install, make_site
-from kvpatch import refusals
+from kvpatch import links, refusals
 from kvpatch.fsops import Disk
 from kvpatch.host import Choice, Host, View, Where, open_host, view
 from kvpatch.journal import Store
@@ -150,6 +151,42 @@ def test_a_folder_that_takes_no_new_file_keeps_a_file_from_being_replaced(
     error = failure(check_replaceable, site.path, WORKER)
     assert (error.code, error.exit_code) == ("read-only", ExitCode.ENVIRONMENT)
     assert error.message == f"{folder} can't be replaced: __pycache__ is full"
+
+
+@pytest.mark.parametrize("name", [WORKER, "vllm/v1/worker/__pycache__/gpu_worker.cpython-311.pyc"])
+def test_what_is_mounted_over_a_file_or_its_bytecode_is_said_with_the_way_out(
+    site: FakeSite, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (site.path / name).parent.mkdir(exist_ok=True)
+    (site.path / name).touch()
+    line = b"99 1 0:0 /x %b rw - ext4 /dev/x rw" % os.fsencode(site.path / name)
+    for module in (refusals, links):
+        monkeypatch.setattr(module, "mounts_of", lambda *_: (line,))
+    for error in (
+        failure(check_replaceable, site.path, WORKER),
+        failure(check_target, opened(site), seen_on(site).plan.changes),
+    ):
+        assert (error.code, error.exit_code) == ("mounted", ExitCode.ENVIRONMENT)
+        assert error.message.startswith(f"{site.path / name} is a mount point")
+        assert error.hint == "patch the file that is mounted there, or take the mount away"
+    ran = on(site, "apply", "--dry-run")
+    assert (ran.code, ran.error["code"]) == (4, "mounted")
+    if name == WORKER:
+        told = kvpatch("status", "--site", site.path).out
+        assert "can't be replaced: it is a mount point" in told
+
+
+def test_the_journal_of_another_user_is_for_that_user_or_root(
+    site: FakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on(site, "apply")
+    stores: list[Store] = [place.store for place in opened(site).sites.values()]
+    (journal,) = site.state.glob("*/journal.json")
+    monkeypatch.setattr(os, "geteuid", lambda: journal.stat().st_uid + 1)
+    error = failure(check_journals, stores)
+    assert error.code == "state-not-writable"
+    assert f"it belongs to user {journal.stat().st_uid}" in error.message
+    assert error.hint == "run kvpatch as that user, or as root"
 
 
 def test_a_journal_that_can_be_written_is_tried_without_a_trace(site: FakeSite) -> None:
