@@ -23,7 +23,7 @@ _LOOKED_AT = frozenset(
 """Options on which something is said."""
 _SAME = (
     frozenset({"compilation-config", "cc", "O"}),
-    frozenset({"tensor-parallel-size", "tp"}),
+    frozenset({"tensor-parallel-size", "tp", "t"}),
     frozenset({"pipeline-parallel-size", "pp"}),
 )
 """Names of one option each."""
@@ -162,6 +162,15 @@ class Launch:
         """Whether a switch is on; None where it is not given."""
         found = self.flags.get(name)
         return None if found is None else found is not False
+
+    def last(self, name: str) -> str | bool | None:
+        """The value that counts of an option, by whichever of its names; None for none."""
+        found = [value for one, value in self._pairs if one in _spellings({name})]
+        return found[-1] if found else None
+
+    def is_unread(self, name: str) -> bool:
+        """Whether an option is given with a value that is not known."""
+        return bool(self.unread & _spellings({name}))
 
     @property
     def graphs(self) -> str | None:

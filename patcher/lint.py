@@ -14,6 +14,7 @@ from . import (
     lint_launch,
     lint_names,
     lint_numbers,
+    lint_parallel,
     lint_values,
     rules,
 )
@@ -43,6 +44,7 @@ _CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     lint_combinations.tiers,
     lint_combinations.hashing,
     lint_launch.launch,
+    lint_parallel.ranks,
     lint_launch.environment,
     lint_environment.handed_on,
 )

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from .absence import Absence
     from .launch import Launch
 
+TENSOR = "tensor-parallel-size"
+PIPELINE = "pipeline-parallel-size"
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Context:
@@ -66,12 +69,15 @@ class Context:
     @property
     def ranks(self) -> int:
         """How many ranks the command starts; 1 where it is not known."""
-        flags = self.launch.flags if self.launch else {}
-        found = 1
-        for name in ("tensor-parallel-size", "tp", "pipeline-parallel-size", "pp"):
-            text = str(flags.get(name, "1"))
-            found *= int(text) if text.isdigit() else 1
-        return found
+        return self.parallel(TENSOR) * self.parallel(PIPELINE)
+
+    def parallel(self, option: str) -> int:
+        """The number that the command gives an option; 1 where it gives none, or no number."""
+        text = self.launch.last(option) if self.launch else None
+        try:
+            return int(str(text)) if text is not None else 1
+        except ValueError:
+            return 1
 
     @property
     def gds(self) -> bool:

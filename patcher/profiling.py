@@ -84,6 +84,7 @@ def run_profile(where: Where, disk: Disk, name: str, asked: Asked) -> Report:
     found = made_for(template, where, disk, lmcache=lmcache, vllm=vllm)
     pair, schema = found.pair, found.schema
     model, told = None, ""
+    ways_out.require_ranks(template, pair, asked.tp)
     if asked.model is not None:
         model = _model(asked.model)
         told = model_fit.refuse(template, pair, model, found.taken)

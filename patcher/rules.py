@@ -362,5 +362,19 @@ WITHHELD = _rule(
     Level.WARNING,
     "LMCache reads its variables in vLLM's own process, which has those that are exported to it.",
 )
+TENSOR_PARALLEL = _rule(
+    "070",
+    "blending-on-several-ranks",
+    Level.ERROR,
+    "Each tensor-parallel rank recomputes other tokens, picked by its own heads, and their results "
+    "are added row by row: wrong answers, without an error.",
+)
+PIPELINE_PARALLEL = _rule(
+    "071",
+    "blending-in-stages",
+    Level.ERROR,
+    "LMCache's blender wants every layer of the model in its process; the engine stops at its "
+    "start.",
+)
 
 ALL: tuple[Rule, ...] = tuple(value for value in list(vars().values()) if isinstance(value, Rule))

@@ -19,6 +19,7 @@ SLACK = 1.3
 # Checks that fail where a patch is missing, and those of which no patch is the reason.
 PATCHED = ("registered", "oracle", "separators")
 UNPATCHED = ("layerwise", "untouched")
+ONE_RANK = "more than one rank (tensor or pipeline parallel)"
 
 
 def report(
@@ -176,6 +177,7 @@ def smoke_text(data: Mapping[str, Any], checks: Sequence[Check]) -> str:
     if data["stand_ins"]:
         lines += ["", "stood in for, so not proved here:"]
         lines += [f"  {stand_in}" for stand_in in data["stand_ins"]]
+    lines += ["", f"not proved here: {ONE_RANK}"]
     plain = f"{data['wall_in_plain_starts']} times a plain start of {data['plain_start_s']:g} s"
     again = ", one of them twice for the originals," if data["restarts"] else ""
     limit = f"budget: {data['start_budget']} starts, {data['wall_limit_in_plain_starts']} times"

@@ -36,8 +36,8 @@ _HIGHER = Version("0.20.0")
 SHORTEST = {
     "kv-transfer-config": "kv-tr",
     "compilation-config": "compilation",
-    "tensor-parallel-size": "tensor-parallel",
-    "pipeline-parallel-size": "pipeline-parallel",
+    "tensor-parallel-size": "te",
+    "pipeline-parallel-size": "pi",
     "gpu-memory-utilization": "gpu-memory",
     "enable-prefix-caching": "enable-prefix-cach",
     "no-enable-prefix-caching": "no-enable-prefix-cach",

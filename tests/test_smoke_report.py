@@ -273,3 +273,7 @@ def test_a_whole_measurement_is_no_hindrance_either() -> None:
     assert unable(measured(reference=start(
         "reference", list(failed.answers), code=1, result={"stage": "originals", "stages": stages}
     ))) is None  # fmt: skip
+
+
+def test_one_rank_says_nothing_of_several() -> None:
+    assert "not proved here: more than one rank" in _report().text
