@@ -24,8 +24,8 @@ SINCE: Mapping[str, Version] = {
 }
 """First release of vLLM that a patch of LMCache is for; a test holds it against the patches."""
 
-_NOT_FOR_BLENDING = frozenset({"KV008", "KV009"})
-"""One only checks the configuration, one is for GDS and has a rule of its own."""
+_NOT_FOR_BLENDING = frozenset({"KV008", "KV009", "KV012"})
+"""One checks the configuration alone; those for GDS and several ranks have rules of their own."""
 
 Read = Callable[[str], bytes | None]
 

@@ -47,7 +47,7 @@ from .yaml_source import YamlFile, parse_yaml, read_yaml
 
 LIMIT_S = 10.0
 LOAD_LIMIT_S = 180.0
-_ROPE, _TOKEN, _GDS = "KV003", "KV007", "KV009"
+_ROPE, _TOKEN, _GDS, _RANKS = "KV003", "KV007", "KV009", "KV012"
 
 
 @dataclass(frozen=True)
@@ -254,6 +254,7 @@ def _configuration(seen: _Seen, pid: int | None) -> Iterator[Check]:
         python.version[:2] if python else None,
         seen.pair.cured.get(_GDS),
         config_at=seen.config_at,
+        ranks_agree=lambda: seen.pair.cured.get(_RANKS),
     )
     found = lint(seen.file, seen.schema, key_history.load(), around).findings
     yield from map(finding_check, found)

@@ -63,6 +63,7 @@ class Surroundings:
         gds_blends: whether the patch for GDS with blending is in place; None where nobody looked.
         absence: tells which patches that blending needs are not in place; None as before.
         config_at: where the file that LMCACHE_CONFIG_FILE names is here; empty for as written.
+        ranks_agree: tells whether the patch for several ranks is there; None where nobody looked.
     """
 
     environ: Mapping[str, str] | None = None
@@ -73,6 +74,7 @@ class Surroundings:
     gds_blends: bool | None = None
     absence: Callable[[], Absence] | None = None
     config_at: str = ""
+    ranks_agree: Callable[[], bool | None] | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -131,6 +133,7 @@ def lint(file: YamlFile, schema: Schema, history: History, around: Surroundings)
         gds_blends=around.gds_blends,
         absence=around.absence,
         config_at=around.config_at,
+        ranks_agree=around.ranks_agree,
     )
     named_otherwise = lint_names.stand_ins(context)
     for check in _CHECKS:

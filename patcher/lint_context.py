@@ -40,6 +40,7 @@ class Context:
         gds_blends: whether the patch for GDS with blending is in place; None where nobody looked.
         absence: tells which patches that blending needs are not in place; None as before.
         config_at: where the file that LMCACHE_CONFIG_FILE names is here; empty for as written.
+        ranks_agree: tells whether the patch for several ranks is there; None where nobody looked.
     """
 
     file: YamlFile
@@ -55,6 +56,7 @@ class Context:
     gds_blends: bool | None = None
     absence: Callable[[], Absence] | None = None
     config_at: str = ""
+    ranks_agree: Callable[[], bool | None] | None = None
 
     @property
     def lmcache(self) -> Version:

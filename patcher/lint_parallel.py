@@ -9,30 +9,51 @@ from . import rules
 from .lint_context import PIPELINE, TENSOR, Context
 from .rules import Finding, Level, Rule
 
-_RULES = ((TENSOR, rules.TENSOR_PARALLEL), (PIPELINE, rules.PIPELINE_PARALLEL))
-_TODO = (
+_ONE = (
     "give 1 (--data-parallel-size takes more GPUs: each of its engines blends by itself), or turn "
     "enable_blending off"
 )
+_UNKNOWN = "is not known here"
 
 
 def ranks(context: Context) -> Iterator[Finding]:
     """What the command says of ranks, where blending is on."""
-    given = context.launch
-    if given is None or not context.blends:
+    if context.launch is None or not context.blends:
         return
-    for option, rule in _RULES:
-        count = context.parallel(option)
-        if count > 1:
-            yield _found(context, rule, f"--{option} is {count}, and LMCache blends on one rank")
-        elif given.is_unread(option):
-            told = f"--{option} is not known here, and LMCache blends on one rank"
-            yield _found(context, rule, told, Level.WARNING)
+    tensor, pipeline = _told(context, TENSOR), _told(context, PIPELINE)
+    if tensor:
+        yield from _tensor(context, tensor)
+    if pipeline:
+        told = f"--{PIPELINE} {pipeline}, and LMCache blends a model in one piece alone"
+        lower = Level.WARNING if pipeline == _UNKNOWN else None
+        yield _found(context, rules.PIPELINE_PARALLEL, PIPELINE, told, _ONE, lower)
 
 
-def _found(context: Context, rule: Rule, told: str, lower: Level | None = None) -> Finding:
-    found = Finding(rule, f"{told}: {_TODO}", "", "launch", lower=lower, todo=_TODO)
-    option = next(option for option, one in _RULES if one is rule)
+def _tensor(context: Context, number: str) -> Iterator[Finding]:
+    rule, agree = rules.TENSOR_PARALLEL, context.ranks_agree and context.ranks_agree()
+    told = f"--{TENSOR} {number}"
+    if context.ranks_agree is None or agree is None:
+        told += ", and that ranks recompute the same tokens needs KV012"
+        todo = "see `kvpatch status` whether it is in place"
+        yield _found(context, rule, TENSOR, told, todo, Level.WARNING)
+    elif not agree:
+        told += ", and here the patch is missing by which ranks recompute the same tokens (KV012)"
+        lower = Level.WARNING if number == _UNKNOWN else None
+        yield _found(context, rule, TENSOR, told, "run `kvpatch apply`", lower)
+
+
+def _told(context: Context, option: str) -> str:
+    """What an option that counts ranks says; empty where it says one."""
+    count = context.parallel(option)
+    if count > 1:
+        return f"is {count}"
+    return _UNKNOWN if context.launch and context.launch.is_unread(option) else ""
+
+
+def _found(
+    context: Context, rule: Rule, option: str, told: str, todo: str, lower: Level | None
+) -> Finding:
+    found = Finding(rule, f"{told}: {todo}", "", "launch", lower=lower, todo=todo)
     origin = context.launch.origin(option) if context.launch else None
     if origin is None or not origin.path:
         return found

@@ -94,6 +94,7 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
         release.gds_blends,
         release.absence,
         shown or (str(named[0]) if named else ""),
+        release.ranks_agree,
     )
     history = key_history.load()
 

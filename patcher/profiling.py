@@ -82,9 +82,8 @@ def run_profile(where: Where, disk: Disk, name: str, asked: Asked) -> Report:
     changes = _changes(asked.sets)
     lmcache, vllm = version_of("--lmcache", asked.lmcache), version_of("--vllm", asked.vllm)
     found = made_for(template, where, disk, lmcache=lmcache, vllm=vllm)
-    pair, schema = found.pair, found.schema
+    pair, schema = replace(found.pair, ranks=asked.tp), found.schema
     model, told = None, ""
-    ways_out.require_ranks(template, pair, asked.tp)
     if asked.model is not None:
         model = _model(asked.model)
         told = model_fit.refuse(template, pair, model, found.taken)

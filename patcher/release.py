@@ -21,6 +21,8 @@ from .schema_code import keep, kept
 
 FIRST = Version("0.3.3")
 _GDS_PATCH = b"# kvpatch KV009"
+_RANKS_PATCH = b"# kvpatch KV012"
+_BLENDER = "lmcache/v1/compute/blend/blender.py"
 _GDS_FILES = (*READERS, "lmcache/v1/storage_backend/storage_manager.py")
 
 Read = Callable[[str], bytes | None]
@@ -38,6 +40,7 @@ class Release:
         gds_blends: whether kvpatch's patch for GDS with blending is there; None as before.
         absence: tells which patches that blending needs are not there; None for a release that is
             not installed.
+        ranks_agree: tells whether the patch for several ranks is there; None as before.
     """
 
     lmcache: Version
@@ -46,6 +49,7 @@ class Release:
     python: tuple[int, ...] | None = None
     gds_blends: bool | None = None
     absence: Callable[[], Absence] | None = None
+    ranks_agree: Callable[[], bool | None] | None = None
 
 
 def find_release(
@@ -97,6 +101,7 @@ def _installed(python: Path | None, site: Path | None, vllm: Version | None) -> 
         running,
         all(_GDS_PATCH in (read(path) or b"") for path in _GDS_FILES),
         partial(absence, tuple(looked_at), vllm or there),
+        lambda: _RANKS_PATCH in (read(_BLENDER) or b""),
     )
 
 

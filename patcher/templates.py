@@ -33,6 +33,7 @@ class Pair:
         cured: for each patch of this kvpatch that is made for this pair, whether it is in place;
             None where nobody looked.
         curing: the patches that cure a letter on this pair.
+        ranks: how many tensor-parallel ranks it is to run on.
     """
 
     lmcache: Version | None
@@ -40,6 +41,7 @@ class Pair:
     registered: bool | None = None
     cured: Mapping[str, bool | None] = field(default_factory=dict)
     curing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    ranks: int = 1
 
 
 @dataclass(frozen=True)
@@ -258,6 +260,8 @@ def load(name: str) -> Template:
 
 def concerns(what: Mapping[str, Any], pair: Pair) -> bool | None:
     """Whether it is about this pair; None where that hangs on a version that is not known."""
+    if what.get("when") == "ranks" and pair.ranks < 2:
+        return False
     found = [_matches(specs, pair) for specs in what.get("pairs", [{}])]
     return True if True in found else None if None in found else False
 

@@ -39,25 +39,6 @@ def require(template: Template, pair: Pair, shipped: Pairs | None = None) -> Non
         )
 
 
-def require_ranks(template: Template, pair: Pair, ranks: int) -> None:
-    """See that a profile can run on so many tensor-parallel ranks.
-
-    Raises:
-        KvpatchError: ``no-cure``, exit 3: it blends, and they are several.
-    """
-    if not template.blends or ranks < 2:
-        return
-    other = "gds" if template.gds and can(load("gds"), pair) else "cpu-offload"
-    raise KvpatchError(
-        "no-cure",
-        f"{template.name} can't run on {ranks} tensor-parallel ranks: LMCache's blender picks other "
-        "tokens to recompute on each, and their results are added up; answers are wrong, without "
-        "an error",
-        "take --tp 1 (--data-parallel-size takes more GPUs: each of its engines blends by itself), "
-        f"or the profile {other}",
-    )
-
-
 def instead(name: str, pair: Pair, releases: Iterable[Version] = ()) -> str:
     """The nearest releases that can run a profile, and the profile that this pair can run.
 

@@ -45,12 +45,14 @@ def run(
     serve: str | None = None,
     vllm: str | None = None,
     python: tuple[int, ...] | None = None,
+    ranks_agree: bool | None = None,
 ) -> Linted:
     around = Surroundings(
         environ,
         launch=None if serve is None else parse_launch(serve),
         vllm=None if vllm is None else Version(vllm),
         python=python,
+        ranks_agree=None if ranks_agree is None else lambda: ranks_agree,
     )
     return lint(parse_yaml(text), schema(release), key_history.load(), around)
 

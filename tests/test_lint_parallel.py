@@ -18,8 +18,8 @@ COMMAND = f"vllm serve m --no-enable-prefix-caching {LMCACHE % BARE}"
 RULES = {"tensor": rules.TENSOR_PARALLEL, "pipeline": rules.PIPELINE_PARALLEL}
 
 
-def started(flags: str, text: str = BLEND) -> Linted:
-    return run(text, serve=f"{COMMAND} {flags}", vllm="0.32.0")
+def started(flags: str, text: str = BLEND, agree: bool | None = False) -> Linted:
+    return run(text, serve=f"{COMMAND} {flags}", vllm="0.32.0", ranks_agree=agree)
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,11 @@ def test_blending_on_several_ranks_is_an_error(flags: str, kind: str, count: int
     assert found.level is Level.ERROR
     assert f"--{kind}-parallel-size is {count}," in found.message
     assert found.message.endswith(found.todo)
-    assert "--data-parallel-size" in found.todo
+    assert ("--data-parallel-size" in found.todo) is (kind == "pipeline")
+    assert ("apply" in found.todo) is (kind == "tensor")
     assert ids(linted) == {RULES[kind].name}
+    # No patch makes stages of it.
+    assert ids(started(flags, agree=True)) == {RULES[kind].name} - {rules.TENSOR_PARALLEL.name}
 
 
 @pytest.mark.parametrize(
@@ -72,9 +75,18 @@ def test_both_are_told_and_neither_without_blending() -> None:
 
 
 def test_a_number_that_the_shell_puts_in_is_a_warning() -> None:
-    found = only(started('--tensor-parallel-size "$N"'), rules.TENSOR_PARALLEL)
+    for kind, rule in RULES.items():
+        found = only(started(f'--{kind}-parallel-size "$N"'), rule)
+        assert found.level is Level.WARNING
+        assert "not known here" in found.message
+    assert not started('-tp "$N"', agree=True).findings
+
+
+def test_where_nobody_looked_for_the_patch_it_is_a_warning() -> None:
+    found = only(started("-tp 2", agree=None), rules.TENSOR_PARALLEL)
     assert found.level is Level.WARNING
-    assert "not known here" in found.message
+    assert "KV012" in found.message
+    assert "kvpatch status" in found.todo
 
 
 @pytest.mark.parametrize(
@@ -90,7 +102,9 @@ def test_vllms_own_file_is_told_at_its_line(key: str, kind: str) -> None:
         launch = parse_launch(f"{COMMAND} --config s.yaml {flags}")
         file = parse_yaml(f"port: 1\n{key}: 2\n", "s.yaml", "vLLM")
         config = converted(file, launch.args, Version("0.32.0"))
-        around = Surroundings(launch=launch.with_config(config), vllm=Version("0.32.0"))
+        around = Surroundings(
+            launch=launch.with_config(config), vllm=Version("0.32.0"), ranks_agree=lambda: False
+        )
         return lint(parse_yaml(BLEND), schema(NEWEST), key_history.load(), around)
 
     found = only(of(""), RULES[kind])

@@ -57,7 +57,7 @@ def test_all_profiles_are_listed_with_what_they_are_for() -> None:
     assert {one["name"] for one in kvpatch("profiles", "--json").data["profiles"]} == set(names())
 
 
-@pytest.mark.parametrize("name", ["gds", "cpu-offload"])
+@pytest.mark.parametrize("name", ["gds", "gds-blend", "blend", "cpu-offload"])
 def test_the_numbers_come_from_the_model_with_their_formula(name: str, model: Path) -> None:
     gds = ("--gds-path", "/mnt/nvme") if name.startswith("gds") else ()
     more = ("--model", model, "--tp", "2", "--gpu-memory", "80")
@@ -79,16 +79,18 @@ def test_the_numbers_come_from_the_model_with_their_formula(name: str, model: Pa
         assert "--gpu-memory-utilization" not in words
 
 
-@pytest.mark.parametrize(("name", "other"), [("blend", "cpu-offload"), ("gds-blend", "gds")])
-def test_blending_on_several_ranks_is_refused(name: str, other: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["blend", "gds-blend"])
+def test_blending_on_several_ranks_needs_a_patch(name: str) -> None:
     gds = ("--gds-path", "/mnt/nvme") if name.startswith("gds") else ()
-    ended = kvpatch("profile", name, *PAIR, *gds, "--tp", "2", "-o", tmp_path / "made.yaml")
-    assert ended.code == 3
-    assert "2 tensor-parallel ranks" in ended.err
-    assert not list(tmp_path.iterdir())
-    assert f"the profile {other}" in ended.err
-    assert kvpatch("profile", other, *PAIR, *gds, "--tp", "2").code == 0
-    assert kvpatch("profile", name, *PAIR, *gds, "--tp", "1").code == 0
+
+    def needs(ranks: int) -> dict[str, list[str]]:
+        made = kvpatch("profile", name, *PAIR, *gds, "--tp", str(ranks), "--json")
+        assert made.code == 0
+        return {one["id"]: one["patches"] for one in made.data["needs"]}
+
+    assert needs(2).pop("ranks") == ["KV012"]
+    assert "ranks" not in needs(1)
+    assert "ranks" in needs(8)
 
 
 def test_a_buffer_that_does_not_fit_is_refused(model: Path) -> None:
@@ -255,7 +257,7 @@ def test_each_line_beside_the_text_says_what_it_is(tmp_path: Path, form: str) ->
 
 
 def test_a_folder_below_the_given_one_is_told_in_one_line(model: Path) -> None:
-    ended = kvpatch("profile", "gds", *GDS, "--model", model, "--tp", "2")
+    ended = kvpatch("profile", "gds-blend", *GDS, "--model", model, "--tp", "2")
     folder = yaml.safe_load(ended.out)["gds_path"]
     assert [folder in line for line in ended.err.splitlines()].count(True) == 1
     assert "below it" in " ".join(kvpatch("profile", "--help").out.split())

@@ -53,6 +53,7 @@ def _expected(release: str, vllm: str) -> dict[str, Outcome]:
         "KV009": ("0.4.4", "0.5.7", "0"),
         "KV010": ("0.3.3", "99", "0"),
         "KV011": ("0.3.10", "0.4.5", "0"),
+        "KV012": ("0.3.3", "99", "0"),
     }
     found = {}
     for patch_id, (first, end, since) in ranges.items():
