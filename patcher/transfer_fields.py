@@ -12,6 +12,7 @@ from typing import Any
 
 from packaging.version import Version
 
+from .connector_names import OLD_ENGINE, is_judged, is_known, span
 from .kv_connector import children
 from .rules import Level, one_line, spelt
 
@@ -58,6 +59,8 @@ def faults(transfer: Mapping[str, Any], vllm: Version | None, within: str = "") 
     if not isinstance(name, str):
         yield Fault(f"vLLM stops at kv_connector {spelt(name)}{within}: it is a name")
         return
+    if not transfer.get("kv_connector_module_path") and is_judged(name):
+        yield from _name(name, vllm, within)
     role = transfer.get("kv_role")
     right = 'write "kv_role": "kv_both"'
     if role is None:
@@ -72,6 +75,22 @@ def faults(transfer: Mapping[str, Any], vllm: Version | None, within: str = "") 
         yield from _unknown(str(key), vllm, within)
     for place, one in children(transfer):
         yield from faults(one, vllm, f" of the connector {place + 1} inside MultiConnector")
+
+
+def _name(name: str, vllm: Version | None, within: str) -> Iterator[Fault]:
+    """What is wrong with the name of a connector for which no module is named."""
+    known = is_known(name, vllm)
+    told = f"kv_connector {spelt(name)}{within}"
+    right = "write LMCacheConnectorV1, or name its module in kv_connector_module_path"
+    if known is None:
+        lower = Level.WARNING if name == OLD_ENGINE else Level.NOTE
+        yield Fault(f"{told} is one that vLLM knows {span(name)} alone", lower)
+    elif not known:
+        which = f"vLLM {vllm}" if vllm else "vLLM"
+        yield Fault(f"{which} stops at {told}: it knows no connector of that name; {right}")
+    elif name == OLD_ENGINE:
+        told = f"{told} is for vLLM's old engine (V0), and the one of today stops at it"
+        yield Fault(f"{told}; write LMCacheConnectorV1", Level.WARNING)
 
 
 def _unknown(key: str, vllm: Version | None, within: str) -> Iterator[Fault]:

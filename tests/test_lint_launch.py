@@ -338,3 +338,21 @@ def test_use_layerwise_of_lmcaches_own_class_is_not_asked_for() -> None:
     assert only(run(BLEND, serve=serve, vllm="0.32.0"), rules.GRAPHS).level is Level.WARNING
     piecewise = f"""{serve} -cc '{{"cudagraph_mode": "PIECEWISE"}}'"""
     assert not ids(run(BLEND, serve=piecewise, vllm="0.32.0"), Level.WARNING) & {"cuda-graphs"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        """--kv-transfer-config '{"kv_connector": "%s", "kv_role": "kv_both"}'""",
+        "--kv-transfer-config.kv_connector %s --kv-transfer-config.kv_role kv_both",
+        """--kv-transfer-config '{"kv_connector": "MultiConnector", "kv_role": "kv_both", """
+        """"kv_connector_extra_config": {"connectors": [{"kv_connector": "%s", """
+        """"kv_role": "kv_both"}]}}'""",
+    ],
+)
+def test_a_connector_that_vllm_does_not_know_by_name_stops_it(options: str) -> None:
+    for name, wrong in (("LMCacheConnectorV1Dynamic", True), ("LMCacheConnectorV1", False)):
+        found = run("chunk_size: 256\n", serve=f"vllm serve m {options % name}", vllm="0.32.0")
+        told = [one.message for one in found.findings if one.rule is rules.CONNECTOR]
+        assert bool(told) is wrong
+        assert all("it knows no connector of that name" in one for one in told)

@@ -83,3 +83,39 @@ def test_connectors_inside_of_multiconnector_are_looked_at() -> None:
 
 def test_nothing_is_said_of_no_connector() -> None:
     assert list(faults({"kv-connector": "x"}, NEWEST)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "vllm", "levels"),
+    [
+        ("LMCacheConnectorV1Dynamic", None, [Level.ERROR]),
+        ("LMCacheConnectorV1Dynamic", NEWEST, [Level.ERROR]),
+        ("LMCacheConnector", NEWEST, [Level.ERROR]),
+        ("LMCacheConnector", Version("0.10.0"), [Level.WARNING]),
+        ("LMCacheConnector", None, [Level.WARNING]),
+        ("LMCacheMPConnector", Version("0.11.0"), [Level.ERROR]),
+        ("LMCacheMPConnector", NEWEST, []),
+        ("LMCacheMPConnector", None, [Level.NOTE]),
+        ("LMCacheConnectorV1", Version("0.8.5"), []),
+        ("NixlConnector", NEWEST, []),
+        ("MyConnector", NEWEST, []),
+    ],
+)
+def test_a_name_is_one_that_the_release_knows(
+    name: str, vllm: Version | None, levels: list[Level]
+) -> None:
+    given = {**RIGHT, "kv_connector": name}
+    assert [one.level for one in faults(given, vllm)] == levels
+    inside = {**RIGHT, "kv_connector": "MultiConnector"}
+    inside["kv_connector_extra_config"] = {"connectors": [RIGHT, given]}  # type: ignore[assignment]
+    if vllm is None or vllm >= Version("0.9.0"):
+        found = [one for one in faults(inside, vllm) if "connector 2 inside" in one.message]
+        assert [one.level for one in found] == levels
+
+
+def test_with_its_module_any_name_goes() -> None:
+    given = {**RIGHT, "kv_connector": "LMCacheConnectorV1Dynamic"}
+    path = "lmcache.integration.vllm.lmcache_connector_v1"
+    assert not list(faults({**given, "kv_connector_module_path": path}, NEWEST))
+    # vLLM before 0.20 takes an empty one for none, and later ones stop at it too.
+    assert list(faults({**given, "kv_connector_module_path": ""}, NEWEST))
