@@ -15,6 +15,7 @@ from . import (
     lint_names,
     lint_numbers,
     lint_parallel,
+    lint_tiers,
     lint_values,
     rules,
 )
@@ -41,7 +42,8 @@ _CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     lint_numbers.blending,
     lint_combinations.patches,
     lint_combinations.gds,
-    lint_combinations.tiers,
+    lint_tiers.tiers,
+    lint_tiers.loading,
     lint_combinations.hashing,
     lint_launch.launch,
     lint_parallel.ranks,

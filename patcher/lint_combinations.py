@@ -11,7 +11,6 @@ from .lint_context import Context
 from .rules import Finding, Fix, Level, spelt
 
 _GDS = "GdsBackend"
-_STAGING_GB = 5.0
 _RATIO = 0.15
 _CBOR = Version("0.4.6")
 _CORRUPT = (Version("0.3.7"), Version("0.5.4rc3"))
@@ -183,23 +182,6 @@ def _path(context: Context) -> Iterator[Finding]:
     if several and "gds_path_sharding" not in context.schema.keys:
         message = f"LMCache {context.schema.version} takes one folder, commas and all"
         yield context.found(rules.GDS_PATH, message, "gds_path")
-
-
-def tiers(context: Context) -> Iterator[Finding]:
-    """Where chunks are kept."""
-    staging = context.value("max_local_cpu_size")
-    number = isinstance(staging, int | float)
-    if number and staging == 0 and (context.blends or context.gds or context.value("local_cpu")):
-        message = "max_local_cpu_size must be above 0, also with local_cpu: false"
-        fix = Fix("set", "max_local_cpu_size", value=_STAGING_GB)
-        yield context.found(rules.NO_STAGING, message, "max_local_cpu_size", fix=fix)
-    names = ("local_cpu", "local_disk", "gds_path", "remote_url", "weka_path", "maru_path")
-    others = ("enable_p2p", "enable_pd", "enable_nixl", "storage_plugins", "external_backends")
-    inside = context.value("extra_config.enable_nixl_storage")
-    plugins = context.value("remote_storage_plugins")
-    if not (inside or plugins or any(context.value(name) for name in (*names, *others))):
-        message = "local_cpu is off and there is no other tier"
-        yield context.found(rules.NO_TIER, message, "local_cpu")
 
 
 def hashing(context: Context) -> Iterator[Finding]:

@@ -211,7 +211,8 @@ TWO_TIERS = _rule(
     "034",
     "blending-from-two-tiers",
     Level.ERROR,
-    "Blending asserts that all chunks of a prompt come from one tier.",
+    "Loading layer by layer, as blending does, asserts that all chunks of a prompt come from one "
+    "tier.",
 )
 NO_STAGING = _rule(
     "035",
@@ -273,6 +274,18 @@ APART = _rule(
     "numbers-apart",
     Level.WARNING,
     "LMCache takes numbers as they are, and ignores without a word what does not fit another.",
+)
+UNLOADED = _rule(
+    "045",
+    "not-loaded-layer-by-layer",
+    Level.ERROR,
+    "A prompt with a chunk from there stops the engine, or nothing of what is kept there is used.",
+)
+NO_DISK = _rule(
+    "046",
+    "disk-without-size",
+    Level.ERROR,
+    "LMCache makes a disk tier only where max_local_disk_size is above 0, and says nothing.",
 )
 PREFIX = _rule(
     "050",

@@ -18,8 +18,10 @@ _BLENDING = "enable_blending"
 
 def check(
     template: Template, schema: Schema, pair: Pair, changes: Mapping[str, Any], before: str, to: str
-) -> None:
+) -> tuple[str, ...]:
     """Hold a text with changed values against the rules of ``kvpatch lint``.
+
+    Returns what lint warns of with them, and does not without them.
 
     Args:
         template: of the profile.
@@ -33,9 +35,10 @@ def check(
         KvpatchError: ``bad-value`` (exit 2): lint would have an error that it has not without them;
             ``other-profile`` (exit 2): another profile is for that.
     """
-    known = {(one.rule.id, one.key) for one in _errors(_linted(before, schema, pair))}
+    first = _linted(before, schema, pair)
+    known = {(one.rule.id, one.key) for one in _at(first, Level.ERROR)}
     after = _linted(to, schema, pair)
-    for finding in _errors(after):
+    for finding in _at(after, Level.ERROR):
         if (finding.rule.id, finding.key) not in known or _concerns(finding, changes):
             raise KvpatchError(
                 "bad-value",
@@ -53,14 +56,17 @@ def check(
             f"take the profile {_other(template)}",
             ExitCode.USAGE,
         )
+    known = {(one.rule.id, one.key) for one in _at(first, Level.WARNING)}
+    warned = [one for one in _at(after, Level.WARNING) if (one.rule.id, one.key) not in known]
+    return tuple(f"{one.message} ({one.rule.id})" for one in warned)
 
 
 def _linted(text: str, schema: Schema, pair: Pair) -> Linted:
     return lint(parse_yaml(text), schema, key_history.load(), Surroundings(vllm=pair.vllm))
 
 
-def _errors(linted: Linted) -> list[Finding]:
-    return [one for one in linted.findings if one.level is Level.ERROR]
+def _at(linted: Linted, level: Level) -> list[Finding]:
+    return [one for one in linted.findings if one.level is level]
 
 
 def _concerns(finding: Finding, changes: Collection[str]) -> bool:

@@ -175,10 +175,6 @@ def test_sha256_cbor_is_refused_where_lmcache_formats_it_as_a_number() -> None:
     assert run(text, "0.4.6").findings == ()
 
 
-def test_nothing_stored_anywhere_is_a_warning() -> None:
-    assert ids(run("local_cpu: false\n"), Level.WARNING) == {"nothing-stored"}
-
-
 @pytest.mark.parametrize(
     ("there", "level"), [(None, Level.NOTE), (False, Level.WARNING), (True, None)]
 )

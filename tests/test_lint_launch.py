@@ -345,9 +345,11 @@ def test_use_layerwise_of_lmcaches_own_class_is_not_asked_for() -> None:
     [
         """--kv-transfer-config '{"kv_connector": "%s", "kv_role": "kv_both"}'""",
         "--kv-transfer-config.kv_connector %s --kv-transfer-config.kv_role kv_both",
-        """--kv-transfer-config '{"kv_connector": "MultiConnector", "kv_role": "kv_both", """
-        """"kv_connector_extra_config": {"connectors": [{"kv_connector": "%s", """
-        """"kv_role": "kv_both"}]}}'""",
+        (
+            """--kv-transfer-config '{"kv_connector": "MultiConnector", "kv_role": "kv_both", """
+            """"kv_connector_extra_config": {"connectors": [{"kv_connector": "%s", """
+            """"kv_role": "kv_both"}]}}'"""
+        ),
     ],
 )
 def test_a_connector_that_vllm_does_not_know_by_name_stops_it(options: str) -> None:

@@ -99,3 +99,16 @@ def test_it_is_usage_and_no_file_is_made() -> None:
     assert "abc is no whole number and becomes null" in ended.error["message"]
     both = ("--set", "extra_config={a: 1}", "--set", "extra_config.b=2")
     assert kvpatch("profile", "blend", *PAIR, *both).code == 2
+
+
+def test_what_lint_warns_of_with_the_values_is_told_with_the_profile() -> None:
+    remote = "remote_url=fs://host:0/tmp/x"
+    told = kvpatch("profile", "blend", *PAIR, "--set", remote, "--json")
+    warned = [one for one in told.data["warnings"] if "(LM045)" in one]
+    assert len(warned) == 1
+    assert "remote_url" in warned[0]
+    alone = kvpatch("profile", "blend", *PAIR, "--set", remote, "--set", "local_cpu=false")
+    assert alone.code == ExitCode.USAGE
+    assert "LM045" in alone.err
+    plain = kvpatch("profile", "blend", *PAIR, "--set", "chunk_size=512", "--json")
+    assert not [one for one in plain.data["warnings"] if "(LM" in one]

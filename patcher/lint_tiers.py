@@ -1,0 +1,172 @@
+"""Rules about where chunks are kept, and from which of these places they are loaded.
+
+Read from ``CreateStorageBackends``, ``StorageManager`` and ``retrieve_layer`` of every release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from packaging.version import Version
+
+from . import rules
+from .lint_context import Context
+from .rules import Finding, Fix, Level, one_line
+
+ONE_PLACE = Version("0.3.9.post1")
+"""From here on all chunks of a layer come from where the first lies; before, from CPU memory."""
+WITHOUT_POSITIONS = ("remote_url", "remote_storage_plugins")
+"""Places whose chunks come back without the positions that blending moves keys from."""
+PLUGIN_PLACES = Version("0.4.4")
+"""From here on each of ``remote_storage_plugins`` is a place; before, one is a kind of remote."""
+_STAGING_GB = 5.0
+BACKENDS = {
+    "local_cpu": "LocalCPUBackend",
+    "enable_p2p": "P2PBackend",
+    "extra_config.enable_nixl_storage": "NixlStorageBackend",
+    "local_disk": "LocalDiskBackend",
+    "weka_path": "WekaGdsBackend",
+    "gds_path": "GdsBackend",
+    "maru_path": "MaruBackend",
+    "remote_url": "RemoteBackend",
+}
+"""What ``retrieve_locations`` calls the places, in the order in which LMCache looks."""
+_DISK_SIZE = "max_local_disk_size"
+_LOCATIONS = "retrieve_locations"
+# It keeps nothing.
+_NOWHERE = "blackhole://"
+# What others wrote, or what is there for tests alone.
+_FOREIGN = ("external://", "mock://", "audit://")
+_ELSEWHERE = ("enable_pd", "enable_nixl", "storage_plugins", "external_backends")
+
+
+def tiers(context: Context) -> Iterator[Finding]:
+    """Where chunks are kept."""
+    staging = context.value("max_local_cpu_size")
+    number = isinstance(staging, int | float)
+    if number and staging == 0 and (context.blends or context.gds or context.value("local_cpu")):
+        message = "max_local_cpu_size must be above 0, also with local_cpu: false"
+        fix = Fix("set", "max_local_cpu_size", value=_STAGING_GB)
+        yield context.found(rules.NO_STAGING, message, "max_local_cpu_size", fix=fix)
+    if context.value("local_disk") and _is_none(context.value(_DISK_SIZE)):
+        given = context.is_set(_DISK_SIZE)
+        state = f"{_DISK_SIZE} is {'0' if given else '0 where it is not written'}"
+        message = f"{state}, and LMCache then keeps nothing on local_disk: give it in GiB"
+        yield context.found(rules.NO_DISK, message, _DISK_SIZE if given else "local_disk")
+    names = (*BACKENDS, "remote_storage_plugins", *_ELSEWHERE)
+    if not any(context.value(name) for name in names):
+        message = "local_cpu is off and there is no other tier"
+        yield context.found(rules.NO_TIER, message, "local_cpu")
+
+
+def loading(context: Context) -> Iterator[Finding]:
+    """Whether what is kept can be loaded layer by layer, as blending does."""
+    if not (context.blends or context.value("use_layerwise")):
+        return
+    places = list(_places(context))
+    # What GDS asks for is told with it.
+    others = [one for one in places if one[0] not in ("local_cpu", "gds_path")]
+    if context.lmcache < ONE_PLACE:
+        for key, _ in others:
+            message = (
+                f"LMCache {context.schema.version} loads layer by layer from CPU memory alone, and "
+                f"not what {key} keeps"
+            )
+            yield _unloaded(context, message, key, places)
+        return
+    if context.blends:
+        for key, name in others:
+            yield from _without_positions(context, key, name, places)
+        places = [one for one in places if one[0] not in WITHOUT_POSITIONS]
+        if context.gds:
+            # LMCache has to be told to look there alone, which is an error of its own.
+            places = [] if _LOCATIONS in context.schema.keys else places
+            places = [one for one in places if one[0] != "local_cpu"]
+    if len(places) > 1:
+        keys = [key for key, _ in places]
+        told = f"{', '.join(keys[:-1])} and {keys[-1]}"
+        message = (
+            f"chunks of one prompt can lie at several places ({told}), for example where one was "
+            "full, and LMCache stops at such a prompt"
+        )
+        todo = f"keep chunks at one place{_or_look(context, places[0][1])}"
+        yield context.found(rules.TWO_TIERS, message, keys[-1], lower=Level.WARNING, todo=todo)
+
+
+def _without_positions(
+    context: Context, key: str, name: str, places: list[tuple[str, str]]
+) -> Iterator[Finding]:
+    """A place from which chunks come back without their positions."""
+    if key in ("local_disk", "storage_plugins", "external_backends"):
+        return
+    if key in WITHOUT_POSITIONS:
+        url = str(context.value(key)) if key == "remote_url" else ""
+        sure = bool(url) and not url.startswith(_FOREIGN)
+        shown = f"remote_url {one_line(url)}" if url else f"{key} ({name})"
+        message = f"LMCache does not keep the positions of chunks at {shown}"
+        message += ", and can't blend what comes from there" if sure else " by itself"
+    else:
+        sure = False
+        message = f"nothing in LMCache keeps the positions of chunks for {key}, as blending needs"
+    yield _unloaded(context, message, key, places, sure=sure)
+
+
+def _unloaded(
+    context: Context,
+    message: str,
+    key: str,
+    places: list[tuple[str, str]],
+    *,
+    sure: bool = True,
+) -> Finding:
+    """A finding about a place that chunks are kept at and not loaded from.
+
+    Where another place is asked first, it shows only once that one has lost a chunk.
+    """
+    if sure and len(places) == 1:
+        todo = f"set local_cpu: true and leave out {key}"
+        return context.found(rules.UNLOADED, message, key, todo=todo)
+    cpu = BACKENDS["local_cpu"]
+    todo = f"leave out {key}"
+    if ("local_cpu", cpu) in places:
+        message += ", once CPU memory has lost a chunk" if sure else ""
+        todo += _or_look(context, cpu)
+    return context.found(rules.UNLOADED, message, key, lower=Level.WARNING, todo=todo)
+
+
+def _or_look(context: Context, name: str) -> str:
+    return f", or look at one alone: {_LOCATIONS}: [{name}]" * (_LOCATIONS in context.schema.keys)
+
+
+def _places(context: Context) -> Iterator[tuple[str, str]]:
+    """Where LMCache looks for chunks: the key, and what it calls the place."""
+    only = context.value(_LOCATIONS)
+    for key, name in _kept(context):
+        if not (isinstance(only, list) and only) or name in only:
+            yield key, name
+
+
+def _kept(context: Context) -> Iterator[tuple[str, str]]:
+    for key, name in BACKENDS.items():
+        value = context.value(key)
+        if not value or (key == "local_disk" and _is_none(context.value(_DISK_SIZE))):
+            continue
+        if key == "remote_url" and str(value).startswith(_NOWHERE):
+            continue
+        yield key, name
+    for key, form in (
+        ("remote_storage_plugins", "RemoteBackend-{}"),
+        ("storage_plugins", "{}"),
+        ("external_backends", "{}"),
+    ):
+        value = context.value(key)
+        if key == "remote_storage_plugins" and context.lmcache < PLUGIN_PLACES:
+            continue
+        for one in value if isinstance(value, list) else []:
+            yield key, form.format(one)
+
+
+def _is_none(size: Any) -> bool:
+    """Whether a size makes no disk tier; one that is no number is told with its value."""
+    return isinstance(size, int | float) and not size > 0
