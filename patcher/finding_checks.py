@@ -6,7 +6,7 @@ import re
 
 from . import rules
 from .diagnosis import Check, State
-from .lint_combinations import NOT_LOOKED
+from .lint_hashing import NOT_LOOKED
 from .rules import Finding, Level
 
 _THERE = "in the environment that vLLM is started with"

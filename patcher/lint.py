@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from . import (
+    lint_choices,
     lint_combinations,
     lint_environment,
+    lint_hashing,
     lint_launch,
     lint_names,
     lint_numbers,
@@ -36,6 +38,7 @@ _CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     lint_names.variables,
     lint_values.values,
     lint_values.turned,
+    lint_choices.choices,
     lint_numbers.sizes,
     lint_numbers.impossible,
     lint_combinations.blending,
@@ -44,7 +47,7 @@ _CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     lint_combinations.gds,
     lint_tiers.tiers,
     lint_tiers.loading,
-    lint_combinations.hashing,
+    lint_hashing.hashing,
     lint_launch.launch,
     lint_parallel.ranks,
     lint_launch.environment,

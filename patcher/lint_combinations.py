@@ -12,18 +12,11 @@ from .rules import Finding, Fix, Level, spelt
 
 _GDS = "GdsBackend"
 _RATIO = 0.15
-_CBOR = Version("0.4.6")
 _CORRUPT = (Version("0.3.7"), Version("0.5.4rc3"))
 _CURABLE = (Version("0.4.4"), Version("0.5.7.dev0"))
 """First release that the patch KV009 is made for, and the first that it is not."""
 _APPLY = "run `kvpatch apply`"
-_HASH_NONE = (Version("0.3.4"), Version("0.4"))
-_HASH_RIGHT = Version("0.4.1")
-"""The first release after those."""
 _PLACEHOLDER = "/dev/null"
-
-NOT_LOOKED = " (give --env-file or --pid to have it checked)"
-"""Ends the message about a variable that nobody looked for."""
 
 
 def blending(context: Context) -> Iterator[Finding]:
@@ -182,50 +175,6 @@ def _path(context: Context) -> Iterator[Finding]:
     if several and "gds_path_sharding" not in context.schema.keys:
         message = f"LMCache {context.schema.version} takes one folder, commas and all"
         yield context.found(rules.GDS_PATH, message, "gds_path")
-
-
-def hashing(context: Context) -> Iterator[Finding]:
-    """Whether a key means the same in every process and after every restart."""
-    name = "pre_caching_hash_algorithm"
-    algorithm = context.value(name)
-    if (
-        isinstance(algorithm, str)
-        and algorithm.startswith("sha256_cbor")
-        and context.lmcache < _CBOR
-    ):
-        message = f"{algorithm} works from LMCache {_CBOR} on; here take builtin"
-        yield context.found(rules.HASH, message, name, fix=Fix("set", name, value="builtin"))
-    if algorithm == "builtin":
-        yield from _seed(context)
-
-
-def _seed(context: Context) -> Iterator[Finding]:
-    kept = ("gds_path", "local_disk", "remote_url", "weka_path", "maru_path")
-    shared = ("enable_p2p", "enable_pd", "enable_nixl")
-    where = next((name for name in (*kept, *shared) if context.value(name)), None)
-    if where is None and context.ranks < 2:
-        return
-    why = (
-        f"{where} outlives or leaves the process" if where else f"{context.ranks} ranks share keys"
-    )
-    key = where or "pre_caching_hash_algorithm"
-    first, fixed = _HASH_NONE
-    if first <= context.lmcache < fixed and (context.python is None or context.python < (3, 12)):
-        message = (
-            f"{why}, and LMCache {context.schema.version} hashes None: with Python older than 3.12 "
-            "keys differ in every process whatever PYTHONHASHSEED says"
-        )
-        lower = Level.WARNING if context.python is None else None
-        todo = f"take Python 3.12 or newer, or LMCache {_HASH_RIGHT} or newer"
-        yield context.found(rules.SEED, message, key, lower=lower, todo=todo)
-        return
-    message = f"{why}: set the same PYTHONHASHSEED, for example 0, in every vLLM process"
-    seed = (context.environ or {}).get("PYTHONHASHSEED")
-    if not context.whole_environ and seed is None:
-        yield context.found(rules.SEED, f"{message}{NOT_LOOKED}", key, lower=Level.NOTE)
-    elif seed is None or not seed.isdigit():
-        state = "is not set" if seed is None else f"is {spelt(seed)}"
-        yield context.found(rules.SEED, f"PYTHONHASHSEED {state}: {message}", key)
 
 
 def _known(context: Context, name: str) -> bool:

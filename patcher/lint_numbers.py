@@ -36,6 +36,8 @@ _LEAST = {"chunk_size": 1, "blend_check_layers": 0, "blend_min_tokens": 0}
 _PORTS = ("_port", "_ports", "_port_start")
 _LAST_PORT = 65535
 _PERCENT = 100
+# So few MiB are less than one prompt of any model but toys takes, and as GiB a buffer's usual size.
+_FEW_MIB = 64
 
 
 def sizes(context: Context) -> Iterator[Finding]:
@@ -49,6 +51,11 @@ def sizes(context: Context) -> Iterator[Finding]:
             yield context.found(rules.BYTES, told, seen.name)
         elif unit > 1 and seen.value >= _MOST:
             yield _bytes(context, seen, unit)
+        elif unit == MIB and 0 < seen.value < _FEW_MIB:
+            told = f"{seen.name} is in MiB, and {spelt(seen.value)} MiB hold no prompt of most "
+            told += "models: "
+            told += f"write {seen.value * (GIB // MIB)} for {spelt(seen.value)} GiB"
+            yield context.found(rules.BYTES, told, seen.name, lower=Level.WARNING)
 
 
 def impossible(context: Context) -> Iterator[Finding]:

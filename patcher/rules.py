@@ -231,7 +231,8 @@ HASH = _rule(
     "037",
     "hash-algorithm",
     Level.ERROR,
-    "sha256_cbor gives bytes that LMCache before 0.4.6 formats as an integer.",
+    "LMCache takes Python's own hash for a name that it does not know, and before 0.4.6 formats "
+    "the bytes of others as an integer.",
 )
 SEED = _rule(
     "038",

@@ -8,7 +8,7 @@ import pytest
 from kvpatch import rules
 from kvpatch.diagnosis import State
 from kvpatch.finding_checks import finding_check
-from kvpatch.lint_combinations import NOT_LOOKED
+from kvpatch.lint_hashing import NOT_LOOKED
 from kvpatch.rules import APART, MEMORY, OVERRULED, PREFIX, SEED, Finding, Fix, Level
 from linted import BLEND, LMCACHE, only, run
 

@@ -10,7 +10,7 @@ from kvpatch.absence import Absence
 from kvpatch.lint import Surroundings, lint
 from kvpatch.rules import Level
 from kvpatch.yaml_source import parse_yaml
-from linted import BLEND, LMCACHE, NEWEST, ids, only, run, schema
+from linted import BLEND, NEWEST, ids, only, run, schema
 from packaging.version import Version
 
 pytestmark = pytest.mark.releases
@@ -28,36 +28,6 @@ def test_blending_without_ratios_is_an_error_from_0_3_6_on() -> None:
     assert fixes == {"blend_recompute_ratios": [0.15], "blend_check_layers": [1]}
     assert ids(run(text)) == {"blending-without-choice"}
     assert "blending-without-choice" not in ids(run(text, "0.3.5"))
-
-
-@pytest.mark.parametrize(
-    ("environ", "level"),
-    [(None, Level.NOTE), ({}, Level.ERROR), ({"PYTHONHASHSEED": "random"}, Level.ERROR)],
-)
-def test_a_store_that_outlives_the_process_needs_a_hash_seed(
-    environ: dict[str, str] | None, level: Level
-) -> None:
-    text = "gds_path: /mnt/a\ngds_buffer_size: 64\n"
-    given = environ if environ is None else {"LMCACHE_CONFIG_FILE": "-", **environ}
-    assert only(run(text, environ=given), rules.SEED).level is level
-    fixed = {"LMCACHE_CONFIG_FILE": "-", "PYTHONHASHSEED": "0"}
-    assert run(text, environ=fixed).clean
-    assert not [one for one in run(text, environ=fixed).findings if one.rule is rules.SEED]
-
-
-def test_with_an_old_python_and_an_old_lmcache_no_seed_helps() -> None:
-    text = "local_disk: /mnt/a/\nmax_local_disk_size: 5\n"
-    environ = {"LMCACHE_CONFIG_FILE": "-", "PYTHONHASHSEED": "0"}
-    found = only(run(text, "0.3.15", environ=environ, python=(3, 11)), rules.SEED)
-    assert "whatever PYTHONHASHSEED says" in found.message
-    for release, python in (("0.3.15", (3, 12)), ("0.3.3", (3, 11)), ("0.5.6", (3, 11))):
-        assert run(text, release, environ=environ, python=python).clean
-
-
-def test_two_ranks_that_share_keys_need_the_seed_as_well() -> None:
-    serve = f"vllm serve m -tp 2 {LMCACHE % ''}"
-    environ = {"LMCACHE_CONFIG_FILE": "-"}
-    assert "2 ranks" in only(run("", environ=environ, serve=serve), rules.SEED).message
 
 
 def test_gds_on_a_release_that_mixes_up_its_keys_is_an_error() -> None:
@@ -167,12 +137,6 @@ def test_gds_and_blending_take_chunks_from_one_tier_alone() -> None:
 def test_gds_needs_its_buffer_staging_memory_and_an_absolute_path() -> None:
     linted = run("gds_path: cache\nlocal_cpu: false\nmax_local_cpu_size: 0\n")
     assert ids(linted) == {"gds-without-buffer", "no-staging-memory", "gds-path"}
-
-
-def test_sha256_cbor_is_refused_where_lmcache_formats_it_as_a_number() -> None:
-    text = "pre_caching_hash_algorithm: sha256_cbor\n"
-    assert ids(run(text, "0.4.5")) == {"hash-algorithm"}
-    assert run(text, "0.4.6").findings == ()
 
 
 @pytest.mark.parametrize(

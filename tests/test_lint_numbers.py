@@ -148,3 +148,11 @@ def test_fewer_tokens_than_a_chunk_are_a_note_where_they_are_written() -> None:
     assert run(f"{BLEND}blend_min_tokens: 256\n").findings == ()
     assert run(f"{BLEND}chunk_size: 512\n").findings == ()
     assert ids(run(f"{BLEND}blend_min_tokens: -1\n")) == {"impossible-number"}
+
+
+@pytest.mark.parametrize(("size", "right"), [("4", "4096"), ("63", "64512"), ("64", None)])
+def test_a_gds_buffer_of_a_few_mib_may_be_meant_in_gib(size: str, right: str | None) -> None:
+    text = f"gds_path: /mnt/a\nlocal_cpu: false\ngds_buffer_size: {size}\n"
+    found = [one for one in run(text).findings if one.rule is rules.BYTES]
+    assert [one.level for one in found] == [Level.WARNING] * (right is not None)
+    assert all(f"write {right}" in one.message for one in found)

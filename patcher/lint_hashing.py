@@ -1,0 +1,86 @@
+"""Rules about keys of chunks: whether one means the same in every process, and after restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from packaging.version import Version
+
+from . import rules
+from .hash_names import BUILTIN, BYTES_SINCE, is_taken, names
+from .key_history import nearest
+from .lint_context import Context
+from .rules import Finding, Fix, Level, spelt
+
+_NAME = "pre_caching_hash_algorithm"
+_BYTES = Version("0.4.6")
+"""The first LMCache that takes a hash of bytes."""
+_HASH_NONE = (Version("0.3.4"), Version("0.4"))
+_HASH_RIGHT = Version("0.4.1")
+"""The first release after those."""
+
+NOT_LOOKED = " (give --env-file or --pid to have it checked)"
+"""Ends the message about a variable that nobody looked for."""
+
+
+def hashing(context: Context) -> Iterator[Finding]:
+    """Whether a key means the same in every process and after every restart."""
+    algorithm = context.value(_NAME)
+    if not isinstance(algorithm, str):
+        return
+    taken = is_taken(algorithm, context.lmcache, context.vllm)
+    fix = Fix("set", _NAME, value=BUILTIN)
+    if taken is False:
+        yield _not_taken(context, algorithm)
+    elif algorithm != BUILTIN and context.lmcache < _BYTES:
+        told = f"{algorithm} works from LMCache {_BYTES} on"
+        if context.vllm is None and not algorithm.startswith("sha256_cbor"):
+            message = f"{told} where vLLM is {BYTES_SINCE} or newer; here take {BUILTIN}"
+            yield context.found(rules.HASH, message, _NAME, lower=Level.WARNING)
+        elif context.vllm is None or context.vllm >= BYTES_SINCE:
+            yield context.found(rules.HASH, f"{told}; here take {BUILTIN}", _NAME, fix=fix)
+    if taken is False or algorithm == BUILTIN:
+        yield from _seed(context)
+
+
+def _not_taken(context: Context, algorithm: str) -> Finding:
+    """A name for which LMCache takes Python's own hash."""
+    told = f"LMCache {context.schema.version}"
+    known = names(context.lmcache)
+    if algorithm in known:
+        told += f" can't take {algorithm} from vLLM {context.vllm}"
+        right = f"write {BUILTIN}"
+    else:
+        told += f" knows no hash algorithm {spelt(algorithm)}"
+        close = nearest(algorithm, [*known, BUILTIN])
+        right = f"the nearest is {close}" if close else f"it knows {', '.join((BUILTIN, *known))}"
+    return context.found(rules.HASH, f"{told} and takes Python's own hash; {right}", _NAME)
+
+
+def _seed(context: Context) -> Iterator[Finding]:
+    kept = ("gds_path", "local_disk", "remote_url", "weka_path", "maru_path")
+    shared = ("enable_p2p", "enable_pd", "enable_nixl")
+    where = next((name for name in (*kept, *shared) if context.value(name)), None)
+    if where is None and context.ranks < 2:
+        return
+    why = (
+        f"{where} outlives or leaves the process" if where else f"{context.ranks} ranks share keys"
+    )
+    key = where or _NAME
+    first, fixed = _HASH_NONE
+    if first <= context.lmcache < fixed and (context.python is None or context.python < (3, 12)):
+        message = (
+            f"{why}, and LMCache {context.schema.version} hashes None: with Python older than 3.12 "
+            "keys differ in every process whatever PYTHONHASHSEED says"
+        )
+        lower = Level.WARNING if context.python is None else None
+        todo = f"take Python 3.12 or newer, or LMCache {_HASH_RIGHT} or newer"
+        yield context.found(rules.SEED, message, key, lower=lower, todo=todo)
+        return
+    message = f"{why}: set the same PYTHONHASHSEED, for example 0, in every vLLM process"
+    seed = (context.environ or {}).get("PYTHONHASHSEED")
+    if not context.whole_environ and seed is None:
+        yield context.found(rules.SEED, f"{message}{NOT_LOOKED}", key, lower=Level.NOTE)
+    elif seed is None or not seed.isdigit():
+        state = "is not set" if seed is None else f"is {spelt(seed)}"
+        yield context.found(rules.SEED, f"PYTHONHASHSEED {state}: {message}", key)
