@@ -20,7 +20,7 @@ from .host import Host, Where, open_host
 from .host_checks import host_checks, library_check
 from .launch import Launch, server_of
 from .lint import Surroundings, lint
-from .model_checks import model_checks, separator_check
+from .model_checks import check_layers_check, model_checks, separator_check
 from .model_config import Model, read_model
 from .outcome import ExitCode, KvpatchError, Report
 from .pair_checks import (
@@ -271,6 +271,12 @@ def _model(seen: _Seen, asked: Asked, model: Model | None) -> Iterator[Check]:
         return
     taken = models_of(seen.host.tree)
     yield from model_checks(model, taken, cured=seen.pair.cured.get(_ROPE))
+    if seen.values.get("enable_blending"):
+        numbers = (
+            seen.values.get(f"blend_{name}") for name in ("check_layers", "recompute_ratios")
+        )
+        row = check_layers_check(model, *numbers)
+        yield from () if row is None else (row,)
     folder = asked.model if asked.model.is_dir() else asked.model.parent
     separator = seen.values.get("blend_special_str")
     if not isinstance(separator, str):

@@ -83,6 +83,12 @@ def blending(context: Context) -> Iterator[Finding]:
             f"{plural}: LMCache takes the first ({spelt(ratios[0])}) alone"
         )
         yield context.found(rules.APART, told, "blend_recompute_ratios")
+    several = isinstance(layers, list) and len({one for one in layers if _is_number(one)}) > 1
+    if several and not (isinstance(ratios, list) and ratios and ratios[0] == 1):
+        told = (
+            f"blend_check_layers is {spelt(layers)}: {rules.SECOND} that the model has; write one"
+        )
+        yield context.found(rules.TWO_LAYERS, told, "blend_check_layers")
     least, chunk = context.value("blend_min_tokens"), context.value("chunk_size")
     if (
         context.is_set("blend_min_tokens")

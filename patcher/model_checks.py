@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from .diagnosis import Check, State, fail, not_checked, ok, warn
 from .model_config import Model
 from .probe import Answer
+from .rules import SECOND
 
 SINCE: Mapping[str, str] = {"Qwen3ForCausalLM": "0.3.9", "Qwen2ForCausalLM": "0.3.10"}
 """The first LMCache that blends a class, where that is not the first of all."""
@@ -86,6 +87,33 @@ def _layers(model: Model) -> Check:
     if model.latent_size:
         return fail("layers", "MLA, which LMCache does not blend", "take the profile cpu-offload")
     return ok("layers", f"{model.layers} with full attention")
+
+
+def check_layers_check(model: Model, layers: object, ratios: object) -> Check | None:
+    """Whether blending finds its check layer in a model; None where the release has no such key.
+
+    Args:
+        model: its configuration.
+        layers: value of ``blend_check_layers``.
+        ratios: value of ``blend_recompute_ratios``, of which LMCache takes the first.
+    """
+    if not isinstance(layers, list) or not all(type(one) is int for one in layers):
+        return None
+    name, count = "check layers", model.layers + model.other_layers
+    there = sorted({one for one in layers if 0 <= one < count})
+    beyond = [one for one in dict.fromkeys(layers) if not 0 <= one < count]
+    told = f"blend_check_layers: {layers}, and {model.name} has the layers 0 to {count - 1}"
+    todo = "write blend_check_layers: [1]"
+    if not there:
+        told += ": no token is computed anew, and answers come from chunks as they were stored"
+        return fail(name, told, todo)
+    first = ratios[0] if isinstance(ratios, list) and ratios else None
+    if len(there) > 1 and not (isinstance(first, int | float) and first >= 1):
+        told += f": {SECOND}, which is {there[1]} here"
+        return fail(name, told, todo)
+    if beyond:
+        return warn(name, f"{told}: {', '.join(map(str, beyond))} has no effect", todo)
+    return ok(name, f"{there[0]}, of the layers 0 to {count - 1}")
 
 
 def separator_check(answer: Answer, separator: str, *, cured: bool | None) -> Check:

@@ -112,7 +112,7 @@ def run_profile(where: Where, disk: Disk, name: str, asked: Asked) -> Report:
     if changes:
         from .set_checks import check
 
-        warned = check(template, schema, pair, changes, make().text, made.text)
+        warned = check(template, schema, pair, changes, make().text, made.text, model)
         made = replace(made, warnings=(*made.warnings, *warned))
     text = _text(form, template, pair, schema, made)
     notes = [*_notes(made), *([f"note: {told}"] if told else [])]

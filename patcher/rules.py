@@ -288,6 +288,12 @@ NO_DISK = _rule(
     Level.ERROR,
     "LMCache makes a disk tier only where max_local_disk_size is above 0, and says nothing.",
 )
+TWO_LAYERS = _rule(
+    "047",
+    "several-check-layers",
+    Level.WARNING,
+    "A check layer compares a whole prompt, and behind the first one only chosen tokens are left.",
+)
 PREFIX = _rule(
     "050",
     "prefix-caching",
@@ -390,5 +396,8 @@ PIPELINE_PARALLEL = _rule(
     "LMCache's blender wants every layer of the model in its process; the engine stops at its "
     "start.",
 )
+
+SECOND = "LMCache stops at the first blend in the second check layer"
+"""What comes of two: at the first one it leaves all tokens but those chosen."""
 
 ALL: tuple[Rule, ...] = tuple(value for value in list(vars().values()) if isinstance(value, Rule))

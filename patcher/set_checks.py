@@ -6,7 +6,11 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from . import key_history, rules
+from .coercion import Effective
+from .diagnosis import State
 from .lint import Linted, Surroundings, lint
+from .model_checks import check_layers_check
+from .model_config import Model
 from .outcome import ExitCode, KvpatchError
 from .rules import Finding, Level
 from .schema import EXTRA, Schema
@@ -17,7 +21,13 @@ _BLENDING = "enable_blending"
 
 
 def check(
-    template: Template, schema: Schema, pair: Pair, changes: Mapping[str, Any], before: str, to: str
+    template: Template,
+    schema: Schema,
+    pair: Pair,
+    changes: Mapping[str, Any],
+    before: str,
+    to: str,
+    model: Model | None = None,
 ) -> tuple[str, ...]:
     """Hold a text with changed values against the rules of ``kvpatch lint``.
 
@@ -30,6 +40,7 @@ def check(
         changes: the new values by key.
         before: the YAML text without them.
         to: the text with them.
+        model: that it is for; None where it was not named.
 
     Raises:
         KvpatchError: ``bad-value`` (exit 2): lint would have an error that it has not without them;
@@ -56,9 +67,23 @@ def check(
             f"take the profile {_other(template)}",
             ExitCode.USAGE,
         )
+    if blends and model is not None and after.effective is not None:
+        _fits(model, after.effective)
     known = {(one.rule.id, one.key) for one in _at(first, Level.WARNING)}
     warned = [one for one in _at(after, Level.WARNING) if (one.rule.id, one.key) not in known]
     return tuple(f"{one.message} ({one.rule.id})" for one in warned)
+
+
+def _fits(model: Model, seen: Effective) -> None:
+    """See that the check layers are ones that the model has.
+
+    Raises:
+        KvpatchError: ``bad-value``, exit 2.
+    """
+    layers, ratios = (seen.get(f"blend_{name}") for name in ("check_layers", "recompute_ratios"))
+    row = check_layers_check(model, layers, ratios)
+    if row is not None and row.state is State.FAIL:
+        raise KvpatchError("bad-value", f"--set: {row.reason}", row.todo, ExitCode.USAGE)
 
 
 def _linted(text: str, schema: Schema, pair: Pair) -> Linted:

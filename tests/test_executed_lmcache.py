@@ -10,7 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kvpatch.diagnosis import State
+from kvpatch.model_checks import check_layers_check
+from kvpatch.model_config import parse_model
+from lmcache_config import schema_of
 from lmcache_files import executed, patched_text, stock_files
+from releases import lmcache_releases, whole_release
 from tensors import load_torch
 
 torch = load_torch()
@@ -19,6 +24,9 @@ pytestmark = [pytest.mark.releases, pytest.mark.tensors]
 
 RELEASES = ["0.3.3", "0.3.9.post2", "0.4.4", "0.5.3", "0.5.6"]
 GDS_RELEASES = ["0.4.4", "0.4.7", "0.5.0", "0.5.3", "0.5.6"]
+CHECKED = [
+    one.version for one in lmcache_releases() if "blend_check_layers" in schema_of(one.version).keys
+]
 DATABASE = "lmcache/v1/token_database.py"
 ADAPTER = "lmcache/integration/vllm/vllm_v1_adapter.py"
 BACKEND = "lmcache/v1/storage_backend/gds_backend.py"
@@ -314,3 +322,62 @@ def test_copied_chunks_keep_their_keys_and_positions_where_another_is_stored(rel
     assert list(keys) == ["b", "c"]
     assert [int(copy.tensor.max()) for copy in copies] == [1, 2]
     assert [copy.meta.cached_positions.tolist() for copy in copies] == [[1, 2, 3], [2, 3, 4]]
+
+
+# The check layer
+
+
+def blended(release: str, layers: list[int], ratio: float) -> list[int]:
+    """How many tokens of each of four layers the released blender computes anew."""
+    (path,) = [
+        path
+        for path in whole_release("lmcache", release).entries
+        if path.endswith("compute/blend/blender.py")
+    ]
+    text = (whole_release("lmcache", release).read(path) or b"").decode()
+    logger = SimpleNamespace(debug=lambda *_: None)
+    given = dict.fromkeys(("LMCAttnMetadata", "LMCacheEngineConfig"), object)
+    blender_class = executed(text, ["LMCBlender"], torch=torch, logger=logger, **given)[
+        "LMCBlender"
+    ]
+    blender = object.__new__(blender_class)
+    kept = [(torch.randn(32, 8), torch.randn(32, 8)) for _ in range(4)]
+    before = [keys.clone() for keys, _ in kept]
+    attention = SimpleNamespace(rotary_emb=lambda _places, q, k: (q, k))
+    inner = SimpleNamespace(layers=[SimpleNamespace(self_attn=attention)] * 4)
+    blender.gpu_connector = SimpleNamespace(get_kv=lambda layer: kept[layer])
+    blender.layerwise_model = SimpleNamespace(vllm_model=SimpleNamespace(model=inner))
+    blender.common_metadata = SimpleNamespace(check_layers=layers, recomp_ratios=[ratio])
+    blender.metadata = SimpleNamespace(imp_indices=None, attn_mask=None, positions=None)
+    left = 32
+    for layer in range(4):
+        q, k, v, residual = (torch.randn(left, 8) for _ in range(4))
+        chosen = SimpleNamespace(update_from_top_indices=lambda _: None)
+        left = len(blender.process_qkv(q, k, v, residual, layer, None, chosen)[0])
+    return [int((keys != old).any(1).sum()) for (keys, _), old in zip(kept, before, strict=True)]
+
+
+@pytest.mark.parametrize("release", CHECKED)
+@pytest.mark.parametrize(
+    ("layers", "ratio"),
+    [
+        *(([one], 0.25) for one in (0, 1, 99, -1)),
+        *((two, 0.25) for two in ([1, 99], [1, 3], [3, 1], [1, 1])),
+        ([1, 3], 1.0),
+    ],
+)
+def test_doctor_says_of_check_layers_what_the_blender_makes_of_them(
+    release: str, layers: list[int], ratio: float
+) -> None:
+    facts = {"num_hidden_layers": 4, "num_attention_heads": 1, "hidden_size": 8}
+    model = parse_model({**facts, "max_position_embeddings": 64}, "m")
+    row = check_layers_check(model, layers, [ratio])
+    assert row is not None
+    if "stops at the first blend" in row.reason:
+        with pytest.raises(RuntimeError, match="must match the size"):
+            blended(release, layers, ratio)
+        return
+    anew = blended(release, layers, ratio)
+    assert (row.state is State.FAIL) is (not any(anew))
+    first = next((one for one in sorted(layers) if 0 <= one < 4), 4)
+    assert anew == [0] * first + [int(32 * ratio)] * (4 - first)

@@ -128,7 +128,8 @@ def test_ratios_behind_the_first_are_told_to_have_no_effect() -> None:
     assert found.level is Level.WARNING
     assert "2 numbers for 1 check layer: LMCache takes the first (0.15)" in found.message
     assert "for 2 check layers" in only(run(two.replace("[1]", "[1, 9]")), rules.APART).message
-    assert run(BLEND.replace("[1]", "[1, 9]")).findings == ()
+    told = {one.rule for one in run(BLEND.replace("[1]", "[1, 9]")).findings}
+    assert rules.APART not in told
     off = two.replace("enable_blending: true", "enable_blending: false")
     assert rules.APART not in {one.rule for one in run(off).findings}
 
@@ -156,3 +157,13 @@ def test_a_gds_buffer_of_a_few_mib_may_be_meant_in_gib(size: str, right: str | N
     found = [one for one in run(text).findings if one.rule is rules.BYTES]
     assert [one.level for one in found] == [Level.WARNING] * (right is not None)
     assert all(f"write {right}" in one.message for one in found)
+
+
+@pytest.mark.parametrize(
+    ("layers", "ratios", "told"),
+    [("[1, 20]", "[0.15]", True), ("[1, 1]", "[0.15]", False), ("[1, 20]", "[1.0]", False)],
+)
+def test_two_check_layers_are_a_warning(layers: str, ratios: str, told: bool) -> None:
+    text = BLEND.replace("[0.15]", ratios).replace("[1]", layers)
+    found = [one for one in run(text).findings if one.rule is rules.TWO_LAYERS]
+    assert [one.key for one in found] == ["blend_check_layers"] * told

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from kvpatch.diagnosis import State
-from kvpatch.model_checks import model_checks, separator_check
+from kvpatch.model_checks import check_layers_check, model_checks, separator_check
 from kvpatch.model_config import parse_model
 from kvpatch.probe import Answer
 
@@ -91,3 +91,30 @@ def test_a_separator_is_counted(more: dict[str, Any], cured: bool, state: State,
     assert found.state is state
     assert told in found.reason
     assert state is State.OK or found.todo
+
+
+@pytest.mark.parametrize(
+    ("layers", "state", "told"),
+    [
+        ([1], State.OK, "1, of the layers 0 to 3"),
+        ([99], State.FAIL, "no token is computed anew"),
+        ([-1], State.FAIL, "no token is computed anew"),
+        ([], State.FAIL, "no token is computed anew"),
+        ([3, 1], State.FAIL, "which is 3 here"),
+        ([1, 4], State.WARN, "4 has no effect"),
+        ([1, 1], State.OK, "1, of the layers"),
+    ],
+)
+def test_the_check_layer_is_one_that_the_model_has(
+    layers: list[int], state: State, told: str
+) -> None:
+    row = check_layers_check(parse_model(PLAIN, "m"), layers, [0.15])
+    assert row is not None
+    assert row.state is state
+    assert told in row.reason
+    assert bool(row.todo) is (state is not State.OK)
+
+
+def test_a_release_without_check_layers_has_no_row() -> None:
+    for value in (None, "1", [True], ["1"]):
+        assert check_layers_check(parse_model(PLAIN, "m"), value, [0.15]) is None
