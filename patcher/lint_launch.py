@@ -27,6 +27,11 @@ _SAFE_MODES = ("PIECEWISE", "NONE", "0", "1")
 _TRANSFER = "kv-transfer-config"
 _APART = ": vLLM takes its dotted forms alone where there are any"
 _MODES = ("compilation-config", "cc", "O")
+_SHARED = (
+    *("remote_url", "remote_storage_plugins", "gds_path", "weka_path", "maru_path", "enable_p2p"),
+    *("enable_nixl", "extra_config.enable_nixl_storage", "storage_plugins", "external_backends"),
+)
+"""What other processes can fill: the rest is this one's own."""
 _FULL = 0.9
 """Above this share of the GPU's memory a buffer beside it is likely not to fit."""
 
@@ -51,6 +56,7 @@ def launch(context: Context) -> Iterator[Finding]:
         told = f"--{_TRANSFER}: {fault.message}"
         lower = None if fault.level is Level.ERROR else fault.level
         yield _found(given, rules.CONNECTOR, told, _TRANSFER, lower=lower)
+    yield from _role(context, given)
     offloads = vllm_options.offloads(given.flags, context.vllm)
     if not given.in_process and (given.known or given.transfer) and not offloads.lmcache:
         name = given.transfer.get("kv_connector")
@@ -80,6 +86,24 @@ def launch(context: Context) -> Iterator[Finding]:
         yield from _graphs(context)
     yield from _dtype(context)
     yield from _memory(context)
+
+
+def _role(context: Context, given: Launch) -> Iterator[Finding]:
+    """A role in which LMCache stores nothing."""
+    for one in filter(is_in_process, connectors(given.transfer)):
+        if one.get("kv_role") != "kv_consumer" or context.value("enable_pd"):
+            continue
+        others = any(context.value(name) for name in _SHARED)
+        told = "kv_role is kv_consumer, in which LMCache stores nothing"
+        told += (
+            ": another process has to fill what it loads from"
+            if others
+            else ", and nothing else fills its memory and disk: no request ever hits"
+        )
+        told += '; write "kv_role": "kv_both" where this one is to store too'
+        lower = Level.NOTE if others else None
+        yield _found(given, rules.ROLE, told, _TRANSFER, lower=lower)
+        return
 
 
 def _serve_config(config: ServeConfig) -> Iterator[Finding]:

@@ -397,6 +397,12 @@ PIPELINE_PARALLEL = _rule(
     "start.",
 )
 
+ROLE = _rule(
+    "064",
+    "role-stores-nothing",
+    Level.WARNING,
+    "LMCache stores nothing where kv_role is kv_consumer: it only loads what other processes keep.",
+)
 SECOND = "LMCache stops at the first blend in the second check layer"
 """What comes of two: at the first one it leaves all tokens but those chosen."""
 

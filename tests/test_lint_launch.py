@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from kvpatch import key_history, rules
 from kvpatch.launch_script import parse_launch
@@ -11,6 +13,7 @@ from kvpatch.serve_config import ServeConfig, converted
 from kvpatch.yaml_source import parse_yaml
 from linted import BARE, BLEND, LMCACHE, NEWEST, ids, only, run, schema
 from packaging.version import Version
+from releases import lmcache_releases, whole_release
 
 pytestmark = pytest.mark.releases
 
@@ -358,3 +361,45 @@ def test_a_connector_that_vllm_does_not_know_by_name_stops_it(options: str) -> N
         told = [one.message for one in found.findings if one.rule is rules.CONNECTOR]
         assert bool(told) is wrong
         assert all("it knows no connector of that name" in one for one in told)
+
+
+@pytest.mark.parametrize("release", [str(one) for one in lmcache_releases()])
+def test_a_consumer_stores_nothing_in_any_release_and_a_producer_loads(release: str) -> None:
+    wheel = whole_release("lmcache", release)
+    there = [path for path in wheel.entries if path.endswith("/vllm/vllm_v1_adapter.py")]
+    adapter = (wheel.read(max(there, key=lambda path: "inprocess" in path)) or b"").decode()
+    for name in ("save_kv_layer", "wait_for_save"):
+        body = adapter.partition(f"def {name}(")[2].partition("\n    def ")[0]
+        assert re.search(r'if self\.kv_role == "kv_consumer":(?s:.*?)\n {12}return\n', body), name
+    assert 'force_skip_save = self.kv_role == "kv_consumer" or' in adapter
+    # What a producer is asked for is an attribute that every lookup client inherits.
+    asked = r'self\.kv_role == "kv_producer" and not hasattr\(\s*self\.lookup_client, "(\w+)"'
+    (attribute,) = re.findall(asked, adapter)
+    clients = [path for path in wheel.entries if path.endswith("lookup_client/abstract_client.py")]
+    assert f"def {attribute}(self)".encode() in (wheel.read(clients[0]) or b"")
+
+
+@pytest.mark.parametrize(
+    ("text", "role", "level"),
+    [
+        ("", "kv_consumer", Level.WARNING),
+        ("local_disk: /x/\nmax_local_disk_size: 5\n", "kv_consumer", Level.WARNING),
+        ("remote_url: lm://h:1\n", "kv_consumer", Level.NOTE),
+        ("enable_pd: true\n", "kv_consumer", None),
+        ("", "kv_producer", None),
+        ("", "kv_both", None),
+    ],
+)
+def test_a_role_in_which_nothing_is_stored_is_told(
+    text: str, role: str, level: Level | None
+) -> None:
+    serve = f"vllm serve m {LMCACHE % ''}".replace("kv_both", role)
+    found = [one for one in run(text, serve=serve).findings if one.rule is rules.ROLE]
+    assert [one.level for one in found] == [level] * (level is not None)
+    inside = (
+        """vllm serve m --kv-transfer-config '{"kv_connector": "MultiConnector", "kv_role": """
+        """"kv_both", "kv_connector_extra_config": {"connectors": [{"kv_connector": """
+        f""""LMCacheConnectorV1", "kv_role": "{role}"}}]}}}}'"""
+    )
+    found = [one for one in run(text, serve=inside).findings if one.rule is rules.ROLE]
+    assert [one.level for one in found] == [level] * (level is not None)
