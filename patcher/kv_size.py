@@ -107,7 +107,7 @@ def whole_gib(size: int) -> int:
     return -(-size // GIB)
 
 
-def utilization(gpu_gib: float, buffer_mib: int, share: float = 0.9) -> float:
+def utilization(gpu_gib: float, buffer_mib: int, share: float) -> float:
     """vLLM's share of the GPU's memory with a buffer beside it, rounded down to a hundredth.
 
     Raises:

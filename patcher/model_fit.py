@@ -13,8 +13,6 @@ from .templates import Pair, Template
 
 LONGER = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 _ROPE = "KV003"
-_SHARE = 0.9
-"""Of a GPU's memory, which vLLM takes by default."""
 
 
 def refuse(template: Template, pair: Pair, model: Model, read: Callable[[], Sequence[str]]) -> str:
@@ -76,7 +74,7 @@ def warnings(wanted: Wanted, made: Numbers) -> Iterator[str]:
     if wanted.gpu_gib is None:
         return
     tokens = wanted.longest or model.longest
-    share = made.share or _SHARE
+    share = made.share or made.whole
     weights = model.least_weights / wanted.ranks
     prompt = kv_size(model, wanted.ranks, wanted.kv_dtype).in_engine(tokens)
     if weights + prompt > share * wanted.gpu_gib * GIB:

@@ -85,7 +85,7 @@ def render(
     template.require(pair)
     wanted = wanted or Wanted()
     _check_dtype(template, pair, wanted, changes or {})
-    made = numbers(wanted, gds=template.gds)
+    made = numbers(wanted, gds=template.gds, vllm=pair.vllm)
     folder = _folder(template, settings, wanted, pair, schema)
     config = settings.get(_OUTPUT) or _SOMEWHERE
     if not config.isprintable():

@@ -203,8 +203,8 @@ def _sizes(wanted: Wanted, made: Numbers, template: Template, notes: list[str]) 
     if template.gds and made.share is not None:
         found += ["--gpu-memory-utilization", f"{made.share:.2f}"]
         notes.append(
-            f"--gpu-memory-utilization {made.share:.2f} is 0.9 less {made.buffer_mib} MiB over "
-            f"{wanted.gpu_gib:g} GiB: no release of vLLM counts the GDS buffer."
+            f"--gpu-memory-utilization {made.share:.2f} is {made.whole:g} less {made.buffer_mib} "
+            f"MiB over {wanted.gpu_gib:g} GiB: no release of vLLM counts the GDS buffer."
         )
     elif template.gds:
         notes.append(

@@ -10,6 +10,7 @@ from packaging.version import Version
 
 from .kv_size import GIB, KvSize, kv_size, utilization, whole_gib, whole_mib
 from .model_config import Model
+from .vllm_options import default_utilization
 
 # Llama-3.1-8B with prompts of 32768 tokens: what stands there where no model is named.
 _REFERENCE_MIB = 4096
@@ -58,6 +59,7 @@ class Numbers:
         prompt: the formula of the buffer, in words.
         cpu_prompt: the formula of the CPU memory.
         share: vLLM's share of the GPU beside the buffer; None where the GPU's memory is not known.
+        whole: that share by default, without a buffer.
         blocks: of ``BLOCK`` tokens that the CPU memory holds.
     """
 
@@ -68,10 +70,11 @@ class Numbers:
     prompt: str
     cpu_prompt: str
     share: float | None
+    whole: float
     blocks: int
 
 
-def numbers(wanted: Wanted, *, gds: bool) -> Numbers:
+def numbers(wanted: Wanted, *, gds: bool, vllm: Version | None = None) -> Numbers:
     """The numbers for a model; for :data:`_REFERENCE_NAME` where none was named.
 
     Raises:
@@ -95,6 +98,7 @@ def numbers(wanted: Wanted, *, gds: bool) -> Numbers:
         prompt = f"{name} has {size.formula} on a rank, so {tokens} tokens take {buffer} MiB."
         if size.window or wanted.model.other_layers:
             prompt += _unlike_engine(wanted.model)
+    whole = default_utilization(vllm)
     cpu = float(max(_STAGING_GIB, whole_gib(token * _chunked(tokens) * _PROMPTS)))
     return Numbers(
         token_bytes=token,
@@ -107,7 +111,8 @@ def numbers(wanted: Wanted, *, gds: bool) -> Numbers:
             f"bytes a token of {name} = {token * tokens * _PROMPTS / GIB:.1f} GiB, at least "
             f"{_STAGING_GIB:g}."
         ),
-        share=utilization(wanted.gpu_gib, buffer if gds else 0) if wanted.gpu_gib else None,
+        share=utilization(gpu, buffer if gds else 0, whole) if (gpu := wanted.gpu_gib) else None,
+        whole=whole,
         blocks=int(cpu * GIB) // (token * BLOCK),
     )
 

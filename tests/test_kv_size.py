@@ -102,9 +102,9 @@ def test_what_cannot_be_is_a_usage_error(ranks: int, dtype: str, told: str) -> N
 def test_sizes_are_rounded_up_and_shares_down() -> None:
     assert (whole_mib(1), whole_mib(2**20), whole_mib(2**20 + 1)) == (1, 1, 2)
     assert (whole_gib(1), whole_gib(2**30)) == (1, 1)
-    assert utilization(80, 0) == 0.9
-    assert utilization(80, 4096) == 0.85
-    assert utilization(80, 4097) == 0.84
+    assert utilization(80, 0, 0.9) == 0.9
+    assert utilization(80, 4096, 0.9) == 0.85
+    assert utilization(80, 4097, 0.9) == 0.84
     with pytest.raises(KvpatchError, match="leaves vLLM nothing") as caught:
-        utilization(24, 24 * 1024)
+        utilization(24, 24 * 1024, 0.9)
     assert caught.value.exit_code is ExitCode.REFUSED

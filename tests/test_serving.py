@@ -8,10 +8,12 @@ import subprocess
 from typing import Any
 
 import pytest
+from commands import kvpatch
 from kvpatch.outcome import KvpatchError
 from kvpatch.serving import Serve, quoted, serving, shell
 from kvpatch.sizing import Wanted, numbers
 from kvpatch.templates import Pair, load
+from kvpatch.vllm_options import default_utilization
 from packaging.version import Version
 
 
@@ -20,7 +22,7 @@ def serve(profile: str, vllm: str | None, lmcache: str = "0.5.6", **more: Any) -
     wanted = Wanted(**more)
     pair = Pair(Version(lmcache), Version(vllm) if vllm else None)
     template = load(profile)
-    made = numbers(wanted, gds=template.gds)
+    made = numbers(wanted, gds=template.gds, vllm=pair.vllm)
     return serving(template, pair, wanted, made, config="/etc/l.yaml", folder=folder)
 
 
@@ -115,7 +117,8 @@ def test_the_server_is_started_as_its_release_has_it(lmcache: str, word: str) ->
 
 def test_the_share_of_the_gpu_is_a_flag_where_it_can_be_computed() -> None:
     known, unknown = serve("gds", "0.32.0", gpu_gib=80.0), serve("gds", "0.32.0")
-    assert known.argv[-2:] == ("--gpu-memory-utilization", "0.85")
+    share = default_utilization(Version("0.32.0")) - 4 / 80
+    assert known.argv[-2:] == ("--gpu-memory-utilization", f"{share:.2f}")
     assert "--gpu-memory-utilization" not in unknown.argv
     assert any("4096 MiB" in note for note in unknown.notes)
 
@@ -129,3 +132,18 @@ def test_words_come_out_of_a_shell_as_they_went_in(word: str, wide: bool) -> Non
     assert said.stdout.decode() == word
     if word.isascii() and word.isprintable():
         assert shlex.split(quoted(word)) == [word]
+
+
+@pytest.mark.releases
+@pytest.mark.parametrize("vllm", ["0.19.1", "0.20.0", "0.32.0"])
+def test_the_share_is_told_by_the_default_that_lint_knows(vllm: str) -> None:
+    made = kvpatch(
+        *("profile", "gds-blend", "--lmcache", "0.5.6", "--vllm", vllm, "--json"),
+        *("--gpu-memory", "80", "--gds-path", "/mnt/a"),
+    )
+    default = default_utilization(Version(vllm))
+    (note,) = [one for one in made.data["notes"] if "--gpu-memory-utilization" in one]
+    buffer = made.data["numbers"]["gds_buffer_mib"]
+    assert f"is {default:g} less {buffer} MiB over 80 GiB" in note
+    share = made.data["numbers"]["gpu_memory_utilization"]
+    assert 0 <= default - buffer / 1024 / 80 - share < 0.01

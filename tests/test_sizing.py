@@ -9,6 +9,7 @@ import pytest
 from kvpatch.kv_size import GIB, MIB
 from kvpatch.model_config import Model, parse_model
 from kvpatch.sizing import BLOCK, Wanted, folder_for, numbers
+from kvpatch.vllm_options import default_utilization
 from packaging.version import Version
 
 LLAMA: dict[str, Any] = {
@@ -57,13 +58,14 @@ def test_a_prompt_takes_whole_chunks_of_256_tokens() -> None:
     assert (one.buffer_mib, two.buffer_mib) == (32, 64)
 
 
+@pytest.mark.parametrize("vllm", [Version("0.19.1"), Version("0.32.0"), None])
 @pytest.mark.parametrize("gib", [40.0, 80.0, 141.0])
-def test_the_engines_share_leaves_room_for_the_buffer(gib: float) -> None:
-    found = numbers(Wanted(model(LLAMA), ranks=8, gpu_gib=gib), gds=True)
+def test_the_engines_share_leaves_room_for_the_buffer(gib: float, vllm: Version | None) -> None:
+    found = numbers(Wanted(model(LLAMA), ranks=8, gpu_gib=gib), gds=True, vllm=vllm)
     assert found.share is not None
-    assert found.share * gib + found.buffer_mib / 1024 <= 0.9 * gib
-    without = numbers(Wanted(model(LLAMA), ranks=8, gpu_gib=gib), gds=False)
-    assert without.share == 0.9
+    assert found.share * gib + found.buffer_mib / 1024 <= default_utilization(vllm) * gib
+    without = numbers(Wanted(model(LLAMA), ranks=8, gpu_gib=gib), gds=False, vllm=vllm)
+    assert without.share == without.whole == default_utilization(vllm)
     assert numbers(Wanted(model(LLAMA)), gds=True).share is None
 
 
