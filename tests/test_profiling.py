@@ -13,6 +13,8 @@ import pytest
 import yaml
 from commands import kvpatch
 from kvpatch.templates import names
+from kvpatch.vllm_options import default_utilization
+from packaging.version import Version
 
 pytestmark = pytest.mark.releases
 
@@ -73,7 +75,8 @@ def test_the_numbers_come_from_the_model_with_their_formula(name: str, model: Pa
             line.lstrip("# ") for line in ended.out.splitlines()
         )
         assert values["gds_path"] == "/mnt/nvme/Llama-3.1-8B-tp2-lmcache0.5.6"
-        assert words[words.index("--gpu-memory-utilization") + 1] == "0.80"
+        share = default_utilization(Version(PAIR[1])) - 8 / 80
+        assert words[words.index("--gpu-memory-utilization") + 1] == f"{share:.2f}"
     else:
         assert values["max_local_cpu_size"] == 32.0
         assert "--gpu-memory-utilization" not in words
@@ -98,7 +101,9 @@ def test_a_buffer_that_does_not_fit_is_refused(model: Path) -> None:
     assert ended.code == 3
     assert "leaves vLLM nothing" in ended.err
     fits = ("--model", model, "--gpu-memory", "16", "--max-model-len", "8192")
-    assert argv("gds", *GDS, *fits)[-1] == "0.83"
+    # One GiB of the 16, and the share is rounded down.
+    share = float(argv("gds", *GDS, *fits)[-1])
+    assert 0 <= default_utilization(Version(PAIR[1])) - 1 / 16 - share < 0.01
 
 
 @pytest.mark.parametrize(
