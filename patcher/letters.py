@@ -18,6 +18,7 @@ from .contract import (
     failures_of_start,
     meetings,
 )
+from .model_runner import VARIABLE, WAY
 from .needs import Failure, Pair, reached
 from .symbols import Function, Read
 
@@ -208,14 +209,13 @@ def runner_findings(vllm: Codebase) -> Iterator[Finding]:
     which = f"for {', '.join(ours)} " if named and ours else ""
     place = vllm.resolve(*connector_class())
     hooked = place is not None and "requires_piecewise_for_cudagraph" in (vllm.members(place) or {})
-    way = "a bare use_layerwise in kv_connector_extra_config, or " if hooked else ""
     yield Finding(
         "V",
         When.SILENT,
         vllm.path(module),
         function.line,
         f"Model Runner V2 is the default {which}and with full CUDA graphs a fully cached prompt "
-        f"skips the load; it needs {way}VLLM_USE_V2_MODEL_RUNNER=0",
+        f"skips the load; it needs {WAY if hooked else f'{VARIABLE}=0'}",
         Scope.SETTINGS,
     )
 

@@ -14,6 +14,7 @@ from . import layer_dtype, rules, vllm_options
 from .coercion import CONFIG_VARIABLE
 from .kv_connector import connectors, is_in_process
 from .lint_context import Context
+from .model_runner import VARIABLE
 from .rules import Finding, Level, one_line, spelt
 from .transfer_fields import faults
 
@@ -172,6 +173,8 @@ def _graphs(context: Context) -> Iterator[Finding]:
     else:
         right = setting if newer else eager
     told = "use_layerwise in the file is not seen by vLLM" if not bare else "vLLM does not read it"
+    if (context.environ or {}).get(VARIABLE) == "0":
+        told += f", and {VARIABLE}=0 keeps full CUDA graphs"
     lower = None
     if safe is None:
         told, lower = f"{told}, and what -O{level} makes of the graphs hangs on vLLM", Level.NOTE

@@ -11,7 +11,9 @@ VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 SKIPS = "with full CUDA graphs a fully cached prompt skips the load"
 """What comes of the newer one with LMCache's connector: letter V, in its words."""
 BARE = "a bare use_layerwise in kv_connector_extra_config"
-"""What keeps from that too, in every release that has that default."""
+"""What keeps from that, in every release that has that default."""
+WAY = f"{BARE}, which gives piecewise CUDA graphs; {VARIABLE}=0 alone keeps full ones"
+"""What blending needs: as it stores layer by layer, full ones are wrong with the older one too."""
 _ALL = "all models"
 _SINCE = (("0.22", "Qwen3"), ("0.23", "Llama"), ("0.25", "Qwen2"), ("0.29", _ALL))
 

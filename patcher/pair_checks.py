@@ -14,7 +14,7 @@ from packaging.version import InvalidVersion, Version
 from . import pairs
 from .curing import curable
 from .diagnosis import Check, fail, not_checked, ok, warn
-from .model_runner import BARE, SKIPS, VARIABLE, second_runner_for
+from .model_runner import SKIPS, WAY, second_runner_for
 from .outcome import KvpatchError
 from .probe import Answer
 from .remedy import RUN
@@ -88,7 +88,7 @@ def catalogue_check(vllm: Version, lmcache: Version) -> Check:
         return fail(name, f"it does not blend: {told}", shipped.advice(vllm, lmcache))
     todo = []
     if known.settings:
-        todo.append(f"letter V: {VARIABLE}=0, which the command of `kvpatch profile` sets")
+        todo.append(f"letter V: {WAY}; the command of `kvpatch profile` has both")
     if "S" in known.after:
         other = instead("gds-blend", curable(lmcache, vllm))
         todo.append(f"letter S strikes with GDS alone; with it, {other}")
@@ -195,8 +195,7 @@ def runner_check(vllm: Version) -> Check:
     return warn(
         name,
         f"vLLM {vllm} takes Model Runner V2 for {models}, and {SKIPS} there",
-        f"the simple way: start vLLM with {VARIABLE}=0, as the command of `kvpatch profile` does; "
-        f"the other is {BARE}",
+        f"give {WAY}; the command of `kvpatch profile` has both",
     )
 
 
