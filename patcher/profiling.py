@@ -246,7 +246,7 @@ def _notes(made: Rendered) -> list[str]:
     lines = []
     for need in missing:
         state = "not in place" if need.present is False else "not looked at"
-        lines.append(f"{state}: {need.what} ({', '.join(need.patches)})")
+        lines.append(f"{state}: {need.sentence}")
     lines += [f"first: {hint}" for hint in dict.fromkeys(need.hint for need in missing)]
     lines += [f"warning: {one}" for one in made.warnings]
     return [*lines, *(f"note: {one}" for one in made.notes)]

@@ -58,6 +58,11 @@ class ProfileNeed:
     present: bool | None
     patches: tuple[str, ...] = ()
 
+    @property
+    def sentence(self) -> str:
+        """What it is, and the patches that see to it."""
+        return f"{self.what} ({', '.join(self.patches)})" if self.patches else self.what
+
 
 @dataclass(frozen=True)
 class ProfileInfo:
