@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -206,12 +207,18 @@ def _checked(schema: Schema, state: Effective) -> Effective:
     except Exception as error:
         stop = str(error) or type(error).__name__
     said = tuple(dict.fromkeys(schema.log))
-    changed = {name: new for name, new in vars(config).items() if before.get(name) != new}
+    changed = {name: new for name, new in vars(config).items() if _differs(before.get(name), new)}
     seen = {
         name: replace(one, value=changed[name]) if name in changed else one
         for name, one in state.values.items()
     }
     return replace(state, values=seen, changed=changed, said=said, stop=stop)
+
+
+def _differs(before: Any, now: Any) -> bool:
+    """Whether two values are not the same; NaN is, though it equals nothing."""
+    numbers = isinstance(before, float) and isinstance(now, float)
+    return bool(before != now) and not (numbers and math.isnan(before) and math.isnan(now))
 
 
 def _copied(values: Mapping[str, Any]) -> dict[str, Any]:

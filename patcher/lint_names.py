@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from packaging.version import Version
+
 from . import rules
 from .coercion import PREFIX
 from .key_history import nearest
@@ -14,11 +16,19 @@ from .schema import EXTRA, Key
 
 # Read inside extra_config by code that is not read for the schema, and a top-level key as well.
 _BOTH = frozenset({"audit_actual_remote_url"})
+_TAKES_NOTHING = Version("0.3.4")
+"""The first LMCache that takes a file in which nothing is."""
 _LOGGING = frozenset({"LOG_LEVEL", "TRACK_USAGE", "USE_EXPERIMENTAL", "CONFIG_FILE"})
 
 
 def keys(context: Context) -> Iterator[Finding]:
     """Keys that this release does not read, or not there."""
+    file = context.file
+    if file.empty and context.lmcache < _TAKES_NOTHING:
+        told = f"LMCache {context.schema.version} stops at a file without a key: write one"
+        yield Finding(rules.STOPS, told)
+    elif file.empty or (file.text.strip() and not file.entries):
+        yield Finding(rules.EMPTY_FILE, "the file has no key")
     for name in context.file.entries:
         if name.startswith(f"{EXTRA}."):
             yield from _inside(context, name)
@@ -144,6 +154,9 @@ def _unknown(context: Context, name: str) -> Finding:
         new = renaming.name
         old = name in history.first_line
         told += f"; it is {new} since lmcache.v1" if old else _since(new, renaming.since)
+    elif (plain := _plain(name)) in schema.keys:
+        new = plain
+        told += f"; it is {plain} in a file"
     elif (plural := schema.keys.get(f"{name}s")) is not None and "list" in plural.type:
         new = plural.name
         told += f"; it is {new} here, a list"
@@ -159,6 +172,12 @@ def _unknown(context: Context, name: str) -> Finding:
         key = schema.keys.get(fix.name)
         fix = fix if key is None else _with_value(fix, key, context.file.values.get(name))
     return _at(context, rules.UNKNOWN_KEY, told, name, fix)
+
+
+def _plain(name: str) -> str:
+    """A key as a file has it, of the name of its variable, or of another spelling."""
+    plain = name.lower().replace("-", "_")
+    return plain.removeprefix(PREFIX.lower()).removeprefix("lmcache.")
 
 
 def _with_value(fix: Fix, key: Key, value: Any) -> Fix | None:

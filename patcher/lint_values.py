@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -10,12 +11,15 @@ from typing import Any
 from . import rules
 from .coercion import PREFIX, Seen
 from .lint_context import Context
+from .lint_numbers import UNITS
 from .rules import Finding, Fix, spelt
 from .schema import Key, Unknown
 
 _TRUE = frozenset({"yes", "on", "y", "t", "enable", "enabled"})
 _FALSE = frozenset({"false", "0", "no", "off", "n", "f", "disable", "disabled", "none", "null", ""})
-_GB = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:g|gb|gib)\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt])(?:i?b)?\s*", re.IGNORECASE)
+
+_PREFIXES = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 def values(context: Context) -> Iterator[Finding]:
@@ -131,14 +135,24 @@ def _fix(seen: Seen, key: Key) -> Fix | None:
     value: Any = None
     if key.type == "bool" and plain.lower() in _TRUE:
         value = True
-    elif "float" in key.type and seen.name.endswith("_size") and (found := _GB.fullmatch(text)):
-        value = float(found[1])
+    elif seen.name in UNITS and (found := _SIZE.fullmatch(text)):
+        value = _in_unit(
+            float(found[1]), found[2], UNITS[seen.name], whole=_plain_type(key) == "int"
+        )
     elif "list" in key.type and plain.startswith("["):
         try:
             value = json.loads(plain.replace("'", '"'))
         except ValueError:
             return None
     return None if value is None else Fix("set", _shown(seen), value=value)
+
+
+def _in_unit(number: float, prefix: str, unit: int, *, whole: bool) -> float | int | None:
+    """A size in a key's own unit, of so many bytes; None where that is no number for the key."""
+    found = number * _PREFIXES[prefix.lower()] / unit
+    if whole:
+        return int(found) if found.is_integer() else None
+    return found
 
 
 def _carried(seen: Seen, key: Key) -> bool:
@@ -161,7 +175,9 @@ def _carried(seen: Seen, key: Key) -> bool:
     if isinstance(written, list | dict):
         return False
     if isinstance(value, int | float):
-        return _number(written) == value
+        number = _number(written)
+        both_none = number is not None and math.isnan(number) and math.isnan(value)
+        return number == value or both_none
     # The path behind file:// is all that LMCache keeps of it.
     return _plain(str(written).replace("file://", "")) == _plain(value)
 

@@ -122,6 +122,12 @@ DUPLICATE = _rule(
     Level.ERROR,
     "YAML takes the last of two equal keys without a word, so one of them has no effect.",
 )
+EMPTY_FILE = _rule(
+    "003",
+    "empty-file",
+    Level.NOTE,
+    "LMCache takes the default of every key: chunks in CPU memory, and no blending.",
+)
 UNKNOWN_KEY = _rule(
     "010",
     "unknown-key",
@@ -304,7 +310,7 @@ GRAPHS = _rule(
     "051",
     "cuda-graphs",
     Level.ERROR,
-    "Blending loads layer by layer between attention layers, which full CUDA graphs skip.",
+    "LMCache stores and loads layer by layer between attention layers; full CUDA graphs skip that.",
 )
 CONNECTOR = _rule(
     "052",

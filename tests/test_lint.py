@@ -11,8 +11,9 @@ pytestmark = pytest.mark.releases
 
 
 def test_an_empty_file_and_plain_defaults_are_clean() -> None:
-    for text in ("", "{}\n", "# nothing\n", "chunk_size: 256\nlocal_cpu: true\n"):
-        assert run(text).findings == ()
+    for text in ("", "{}\n", "# nothing\n"):
+        assert only(run(text), rules.EMPTY_FILE).level is Level.NOTE
+    assert run("chunk_size: 256\nlocal_cpu: true\n").findings == ()
 
 
 def test_the_environment_beats_the_file_and_the_extra_config_beats_both() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 
 import pytest
 from kvpatch import key_history, rules
@@ -16,6 +17,7 @@ from kvpatch.rules import Finding, Level
 from kvpatch.templates import names
 from kvpatch.yaml_source import YamlFile, parse_yaml
 from linted import NEWEST, only, run, schema, value
+from lmcache_config import executed
 from packaging.version import Version
 from releases import lmcache_releases
 
@@ -175,3 +177,25 @@ def test_gds_of_a_newer_release_is_renamed_into_extra_config() -> None:
     assert "extra_config.use_cufile" in found.message
     assert found.fix is not None
     assert (found.fix.key, found.fix.name) == ("use_gds", "extra_config.use_cufile")
+
+
+@pytest.mark.parametrize("release", [str(one) for one in lmcache_releases()])
+def test_a_file_without_a_key_is_told_as_the_release_takes_it(release: str, tmp_path: Path) -> None:
+    texts = ("", "# chunk_size: 512\n", "---\n", "null\n", "{}\n")
+    cases = [{"text": text, "names": ["chunk_size"]} for text in texts]
+    default = schema(release).keys["chunk_size"].default
+    for text, real in zip(texts, executed(release, cases, tmp_path), strict=True):
+        linted = run(text, release)
+        found = [one.rule for one in linted.findings]
+        assert found == [rules.STOPS if real["stop"] else rules.EMPTY_FILE], text
+        assert linted.clean is not bool(real["stop"])
+        assert real["stop"] or real["values"] == {"chunk_size": default}
+
+
+@pytest.mark.parametrize("name", ["LMCACHE_CHUNK_SIZE", "CHUNK_SIZE", "chunk-size"])
+def test_a_key_in_the_spelling_of_its_variable_is_renamed(name: str) -> None:
+    found = only(run(f"{name}: 512\n"), rules.UNKNOWN_KEY)
+    assert found.fix is not None
+    assert (found.fix.kind, found.fix.key, found.fix.name) == ("rename", name, "chunk_size")
+    both = only(run(f"{name}: 512\nchunk_size: 256\n"), rules.UNKNOWN_KEY)
+    assert both.fix is None

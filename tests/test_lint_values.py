@@ -77,7 +77,10 @@ def test_a_list_in_a_variable_is_dropped_and_what_was_there_stays() -> None:
 def test_a_variable_that_stops_this_release_is_an_error() -> None:
     variable = {"LMCACHE_RETRIEVE_LOCATIONS": "GdsBackend"}
     assert "stops LMCache" in only(run("", "0.4.4", environ=variable), rules.LOST).message
-    assert run("", "0.5.6", environ={**variable, "LMCACHE_CONFIG_FILE": "-"}).findings == ()
+    assert (
+        run("chunk_size: 256\n", "0.5.6", environ={**variable, "LMCACHE_CONFIG_FILE": "-"}).findings
+        == ()
+    )
 
 
 def test_what_lmcaches_own_check_refuses_or_turns_over_is_told() -> None:
@@ -106,3 +109,31 @@ def test_a_value_of_another_type_is_an_error_where_nothing_converts_it() -> None
         "max_local_cpu_size",
     }
     assert ids(run("chunk_size: 256\nlocal_cpu: 1\nmax_local_cpu_size: 5\n", release)) == set()
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "right"),
+    [
+        ("max_local_cpu_size", "100G", 100.0),
+        ("max_local_cpu_size", "512 MiB", 0.5),
+        ("max_local_disk_size", "2TB", 2048.0),
+        ("gds_buffer_size", "4GiB", 4096),
+        ("gds_buffer_size", "512m", 512),
+        ("gds_buffer_size", "100 KiB", None),
+        ("pd_buffer_size", "1g", 2**30),
+        ("max_local_cpu_size", "4 parts", None),
+    ],
+)
+def test_a_size_with_its_unit_is_mended_in_the_unit_of_its_key(
+    key: str, text: str, right: float | None
+) -> None:
+    found = only(run(f"{key}: {text}\n"), rules.LOST)
+    assert (found.fix.value if found.fix else None) == right
+    if right is not None:
+        assert type(found.fix.value) is type(right)  # type: ignore[union-attr]
+        assert run(f"{key}: {right}\n").clean
+
+
+def test_a_number_that_is_none_is_told_once() -> None:
+    (found,) = run("max_local_cpu_size: .nan\n").findings
+    assert found.rule is rules.IMPOSSIBLE
