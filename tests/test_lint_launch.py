@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from kvpatch import key_history, rules
@@ -10,6 +11,7 @@ from kvpatch.launch_script import parse_launch
 from kvpatch.lint import Linted, Surroundings, lint
 from kvpatch.rules import Finding, Level
 from kvpatch.serve_config import ServeConfig, converted
+from kvpatch.serve_option import launch_of
 from kvpatch.yaml_source import parse_yaml
 from linted import BARE, BLEND, LMCACHE, NEWEST, ids, only, run, schema
 from packaging.version import Version
@@ -403,3 +405,25 @@ def test_a_role_in_which_nothing_is_stored_is_told(
     )
     found = [one for one in run(text, serve=inside).findings if one.rule is rules.ROLE]
     assert [one.level for one in found] == [level] * (level is not None)
+
+
+def test_a_blank_behind_a_backslash_is_told_as_the_cause_of_what_is_missing(tmp_path: Path) -> None:
+    right = f"vllm serve m \\\n  --no-enable-prefix-caching \\\n  {LMCACHE % BARE}\n"
+    script = tmp_path / "serve.sh"
+    for text, wrong in ((right, False), (right.replace("m \\\n", "m \\ \n"), True)):
+        script.write_text(f"#!/bin/bash\n{text}")
+        for launch in (launch_of(text), launch_of(str(script))):
+            around = Surroundings(launch=launch, vllm=Version("0.32.0"))
+            found = lint(parse_yaml(BLEND), schema(NEWEST), key_history.load(), around).findings
+            told = [one.message for one in found if one.level is Level.ERROR]
+            assert [one.startswith("a backslash stands") for one in told] == [True] * wrong
+
+
+def test_the_older_runner_alone_keeps_full_graphs() -> None:
+    serve = f"vllm serve m --no-enable-prefix-caching {LMCACHE % ''}"
+    environ = {"LMCACHE_CONFIG_FILE": "-", "VLLM_USE_V2_MODEL_RUNNER": "0"}
+    for given in (environ, {**environ, "VLLM_USE_V2_MODEL_RUNNER": "1"}):
+        found = only(run(BLEND, serve=serve, vllm="0.32.0", environ=given), rules.GRAPHS)
+        assert ("=0 keeps full CUDA graphs" in found.message) is (given is environ)
+    front = f"VLLM_USE_V2_MODEL_RUNNER=0 {serve}"
+    assert "=0 keeps" in only(run(BLEND, serve=front, vllm="0.32.0"), rules.GRAPHS).message
