@@ -388,6 +388,12 @@ WITHHELD = _rule(
     Level.WARNING,
     "LMCache reads its variables in vLLM's own process, which has those that are exported to it.",
 )
+ROLE = _rule(
+    "065",
+    "role-stores-nothing",
+    Level.WARNING,
+    "LMCache stores nothing where kv_role is kv_consumer: it only loads what other processes keep.",
+)
 TENSOR_PARALLEL = _rule(
     "070",
     "blending-on-several-ranks",
@@ -403,12 +409,6 @@ PIPELINE_PARALLEL = _rule(
     "start.",
 )
 
-ROLE = _rule(
-    "064",
-    "role-stores-nothing",
-    Level.WARNING,
-    "LMCache stores nothing where kv_role is kv_consumer: it only loads what other processes keep.",
-)
 SECOND = "LMCache stops at the first blend in the second check layer"
 """What comes of two: at the first one it leaves all tokens but those chosen."""
 
