@@ -20,6 +20,7 @@ _BY_RULE = {
     rules.OTHER_FILE: f"set LMCACHE_CONFIG_FILE to this file {_THERE}",
     rules.IGNORED: "write the key into the file instead",
     rules.LOOK_ALIKE: f"give the variable its right name {_THERE}, or leave it out",
+    rules.WITHHELD: "export it to vLLM's own process in what starts vLLM",
     rules.SERVE_UNKNOWN: "write the options out, or look at them with `kvpatch lint --serve`",
 }
 # The key to set is the one that the message asks for, and often another than it is about.

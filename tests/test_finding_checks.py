@@ -140,6 +140,14 @@ def test_without_a_key_or_a_line_there_is_nothing_to_write() -> None:
     assert told == "change the value that LMCache names there"
 
 
+def test_a_variable_that_a_script_keeps_to_itself_is_to_be_exported() -> None:
+    row = finding_check(Finding(rules.WITHHELD, "m", "LMCACHE_CHUNK_SIZE", "launch"))
+    assert (row.state, row.todo) == (
+        State.WARN,
+        "export it to vLLM's own process in what starts vLLM",
+    )
+
+
 def test_what_is_there_under_its_right_name_too_is_taken_out() -> None:
     for rule in (rules.DEPRECATED, rules.MISPLACED):
         assert (
