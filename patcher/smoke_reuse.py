@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from .smoke_measure import Answer, Measured, Verdict, distance
 
-# Of moved keys, in norms of a row: rounding stays far below, a shift by one position far above.
+# Of moved keys, in norms of a row. Seen on a CPU: 2e-7 in float32 and 6e-3 in bfloat16; what is not
+# moved is off by 1.4.
 LIMITS = {"float32": 1e-3}
-LIMIT = 5e-2
+LIMIT = 3e-2
 
 
 def reused(measured: Measured) -> Verdict:
@@ -23,8 +24,9 @@ def reused(measured: Measured) -> Verdict:
             return False, *wrong
     ratio = min(a.get("ratio") for a in below)
     apart = max(_from_whole(measured, a) for a in below if a.get("ratio") == ratio)
-    # Of a model that is not random, nothing is known of how far it has to be.
-    limit = measured.tolerance if measured.rope else 0.0
+    # Of a model that is not random, nothing is known of how far it has to be. In bfloat16 the
+    # tolerance is as large as what blending costs.
+    limit = measured.rounding if measured.rope else 0.0
     answer = min(below, key=lambda one: abs(one.get("ratio") - measured.ratio))
     seen = (
         f"at {answer.get('ratio'):g}: {_rows(answer)[-1]} of {answer.get('asked')} tokens computed "
