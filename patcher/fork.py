@@ -7,6 +7,7 @@ import hashlib
 import io
 import re
 from base64 import urlsafe_b64encode
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,6 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from .beside import deciding, require_beside
-from .digest import sha256
 from .outcome import KvpatchError
 from .plan import GOAL, Options, Plan, plan
 from .record import Record
@@ -82,10 +82,10 @@ class WheelTree:
         content = self.wheel.read(path)
         if content is None:
             return None
-        stated = self._record.hash_of(path)
-        if stated == sha256(content):
+        fits = self._record.fits(path, content)
+        if fits:
             return Source(path, content, Provenance.PRISTINE)
-        if stated is None:
+        if fits is None:
             why = "the wheel's RECORD has no hash of it"
             return Source(path, content, Provenance.UNKNOWN, why=why)
         return Source(path, content, Provenance.OTHER, why="it is not what the wheel's RECORD says")
@@ -142,6 +142,11 @@ def read_original(wheel: Wheel) -> Original:
             "install it and run `kvpatch apply` on the environment",
         )
     metadata, record = files["METADATA"] or b"", files["RECORD"] or b""
+    if metadata.startswith(BOM_UTF8):
+        raise bad_wheel(
+            wheel.path,
+            "its METADATA begins with a byte order mark, and neither pip nor uv installs it so",
+        )
     fields = _fields(metadata)
     try:
         stated = Version(fields["version"])
@@ -157,7 +162,7 @@ def read_original(wheel: Wheel) -> Original:
         raise KvpatchError(
             "already-fork",
             f"{wheel.path.name} is a fork by kvpatch already",
-            f"fork the original again: {distribution} {stated.public}",
+            f"fork the original again: {distribution} {_forked(stated)}",
         )
     return Original(distribution, stated, stem, metadata, record)
 
@@ -237,6 +242,13 @@ def make_fork(tree: WheelTree, found: Plan, version: Version) -> Fork:
         original.stem,
         stem,
     )
+
+
+def _forked(version: Version) -> str:
+    """The version of which that of a fork was made."""
+    own = (version.local or "").split(".")
+    before = ".".join(own[: own.index(FORK)])
+    return f"{version.public}+{before}" if before else version.public
 
 
 def _fields(metadata: bytes) -> Mapping[str, str]:

@@ -94,10 +94,10 @@ class InstalledTree:
             where = installed.editable_location or str(installed.site)
             why = f"{installed.distribution} is an editable install of {where}"
             return Source(path, content, Provenance.UNKNOWN, why=why)
-        expected = self.record(name).hash_of(path)
-        if expected == found:
+        fits = self.record(name).fits(path, content)
+        if fits:
             return Source(path, content, Provenance.PRISTINE)
-        if expected is None:
+        if fits is None:
             problem = self.record(name).problem
             why = problem or f"the RECORD of {installed.distribution} has no hash of {path}"
             return Source(path, content, Provenance.UNKNOWN, why=why)

@@ -12,6 +12,9 @@ from pathlib import Path
 from .digest import sha256
 from .links import read_regular
 
+_STRONG = ("sha256", "sha384", "sha512")
+"""What the format of wheels allows: sha256 or better, of what every Python has."""
+
 
 class FileState(str, Enum):
     """What RECORD says of a file as it is now."""
@@ -63,8 +66,20 @@ class Record:
         return next(self._stated(relative_path), None) is not None
 
     def hash_of(self, relative_path: str) -> str | None:
-        """The recorded sha256 as lowercase hex; None without an entry or with another algorithm."""
-        hashes = {_hexadecimal(stated) for stated in self._stated(relative_path)}
+        """The recorded hash as lowercase hex; None without an entry or with a weak algorithm."""
+        stated = self._hash(relative_path)
+        return None if stated is None else stated[1]
+
+    def fits(self, relative_path: str, content: bytes) -> bool | None:
+        """Whether a file of that content is the recorded one; None where no hash can tell."""
+        stated = self._hash(relative_path)
+        if stated is None:
+            return None
+        algorithm, digest = stated
+        return hashlib.new(algorithm, content).hexdigest() == digest
+
+    def _hash(self, path: str) -> tuple[str, str] | None:
+        hashes = {_hexadecimal(stated) for stated in self._stated(path)}
         # Two lines that disagree about a file prove nothing about it.
         return hashes.pop() if len(hashes) == 1 else None
 
@@ -73,7 +88,7 @@ class Record:
         if not path or path.startswith("/") or ".." in path.split("/") or "\n" in path:
             return
         quoted = path.replace('"', '""')
-        for start in (f"\n{path},", f"\n./{path},", f'\n"{quoted}",'):
+        for start in (f"\n{path},", f"\n./{path},", f'\n"{quoted}",', f'\n"./{quoted}",'):
             at = self._text.find(start)
             while at >= 0:
                 begin = at + len(start)
@@ -90,29 +105,31 @@ def verify(site: Path, record: Record, paths: Iterable[str]) -> dict[str, FileSt
     Raises:
         OSError: a file that is there can't be read.
     """
-    return {path: _state(site / path, record.hash_of(path)) for path in paths}
+    return {path: _state(site, record, path) for path in paths}
 
 
-def _state(path: Path, expected: str | None) -> FileState:
+def _state(site: Path, record: Record, path: str) -> FileState:
     try:
-        data = path.read_bytes()
+        data = (site / path).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return FileState.MISSING
     except IsADirectoryError:
         return FileState.NO_FILE
-    if expected is None:
+    same = record.fits(path, data)
+    if same is None:
         return FileState.UNLISTED
-    same = sha256(data) == expected
     return FileState.PRISTINE if same else FileState.CHANGED
 
 
-def _hexadecimal(stated: str) -> str | None:
-    algorithm, _, encoded = stated.strip().strip('"').partition("=")
-    if algorithm.lower() != "sha256":
+def _hexadecimal(stated: str) -> tuple[str, str] | None:
+    """Algorithm and digest of the field of a line."""
+    name, _, encoded = stated.strip().strip('"').partition("=")
+    algorithm = name.lower()
+    if algorithm not in _STRONG:
         return None
     encoded = encoded.rstrip("=").replace("-", "+").replace("_", "/")
     try:
         raw = a2b_base64(encoded + "=" * (-len(encoded) % 4))
     except ValueError:
         return None
-    return raw.hex() if len(raw) == hashlib.sha256().digest_size else None
+    return (algorithm, raw.hex()) if len(raw) == hashlib.new(algorithm).digest_size else None

@@ -160,7 +160,12 @@ def _owners(name: str, site: str) -> list[str]:
 def _records(folder: str, name: str) -> bool:
     data = b"\n" + _read(os.path.join(folder, "RECORD"))
     path = f"{name}/__init__.py".encode()
-    return b"\n" + path + b"," in data or b'\n"' + path + b'",' in data
+    # uv leaves the paths of a wheel's RECORD as they are, "./" in front as well.
+    return any(
+        start + dot + path + end in data
+        for start, end in ((b"\n", b","), (b'\n"', b'",'))
+        for dot in (b"", b"./")
+    )
 
 
 def _records_anything(folder: str) -> bool:
@@ -207,7 +212,7 @@ def _python_hashes(folder: str, name: str) -> dict[str, str]:
     import re
 
     text = _read(os.path.join(folder, "RECORD")).decode("utf-8", "surrogateescape")
-    pattern = rf'^"?({re.escape(name)}/[^",\n]+\.py)"?,sha256=([\w=-]+?)=*,'
+    pattern = rf'^"?(?:\./)?({re.escape(name)}/[^",\n]+\.py)"?,sha256=([\w=-]+?)=*,'
     return dict(re.findall(pattern, text, re.MULTILINE))
 
 

