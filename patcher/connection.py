@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from . import local_files
-from .index_config import Index, certificates, configured, extras, proxy, trusted
+from .index_config import Index, certificates, configured, extras, proxies, trusted
 from .outcome import ExitCode, KvpatchError
 from .trusted import TrustedHosts
 
@@ -77,9 +77,8 @@ def connection(index: Index, *, threads: int = 1) -> Iterator[requests.Session]:
             session.mount(scheme, adapter(max_retries=busy, pool_maxsize=threads))
         session.mount("file://", local_files.adapter())
         session.auth = _logins_for(known)
-        if told := proxy(index):
-            # As in pip, what variables say of proxies does not count then.
-            session.proxies = {"http": told, "https": told}
+        if (told := proxies(index)) is not None:
+            session.proxies = {**told}
             session.trust_env = False
         yield session
 

@@ -134,10 +134,13 @@ def first_only(index: Index, environ: Mapping[str, str] | None = None) -> bool:
     return told in ("", "first-index")
 
 
-def proxy(index: Index, environ: Mapping[str, str] | None = None) -> str | None:
-    """The proxy that pip is told of, which is for all hosts; None where variables decide."""
+def proxies(index: Index, environ: Mapping[str, str] | None = None) -> Mapping[str, str] | None:
+    """The proxies by scheme that pip is told of; None where those of variables count."""
     given = os.environ if environ is None else environ
-    return (pip_config.read(given).value("proxy") or None) if index.tool == "pip" else None
+    pip = pip_config.read(given)
+    if index.tool != "pip" or not (pip.value("proxy") or pip.flag("no-proxy-env")):
+        return None
+    return dict.fromkeys(("http", "https"), pip.value("proxy")) if pip.value("proxy") else {}
 
 
 @dataclass(frozen=True)

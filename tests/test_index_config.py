@@ -245,6 +245,7 @@ UV_A = {"UV_DEFAULT_INDEX": "<a>"}
         ({**A, "PIP_EXTRA_INDEX_URL": "<files url>"}, "demo", "in files"),
         ({**A, "PIP_EXTRA_INDEX_URL": "/nowhere file:///nowhere"}, "demo", "a"),
         ({**A, "PIP_PROXY": "http://127.0.0.1:9"}, "demo", None),
+        ({**A, "http_proxy": "http://127.0.0.1:9", "NO_PROXY": ""}, "demo", None),
         ({"pip.conf": "[global]\nindex-url = <a>\nproxy = http://127.0.0.1:9"}, "demo", None),
     ],
 )
