@@ -50,6 +50,7 @@ _CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     lint_hashing.hashing,
     lint_launch.launch,
     lint_parallel.ranks,
+    lint_parallel.adapters,
     lint_launch.environment,
     lint_environment.handed_on,
 )

@@ -1,4 +1,4 @@
-"""Rules about blending in an engine of several ranks."""
+"""Rules about an engine of several ranks, or of several adapters."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ _ONE = (
     "enable_blending off"
 )
 _UNKNOWN = "is not known here"
+_LORA = "enable-lora"
 
 
 def ranks(context: Context) -> Iterator[Finding]:
@@ -27,6 +28,20 @@ def ranks(context: Context) -> Iterator[Finding]:
         told = f"--{PIPELINE} {pipeline}, and LMCache blends a model in one piece alone"
         lower = Level.WARNING if pipeline == _UNKNOWN else None
         yield _found(context, rules.PIPELINE_PARALLEL, PIPELINE, told, _ONE, lower)
+
+
+def adapters(context: Context) -> Iterator[Finding]:
+    """What the command says of LoRA, where LMCache is used."""
+    given = context.launch
+    if given is None or not given.on(_LORA) or not (context.blends or given.in_process):
+        return
+    if context.blends:
+        told, todo = f"blending does not go with --{_LORA}", "leave one of the two out"
+        yield _found(context, rules.LORA, _LORA, told, todo, None)
+    else:
+        told = f"with --{_LORA} adapters share what LMCache keeps"
+        todo = "serve each adapter by an engine with a cache of its own, or none but one adapter"
+        yield _found(context, rules.LORA, _LORA, told, todo, Level.WARNING)
 
 
 def _tensor(context: Context, number: str) -> Iterator[Finding]:

@@ -408,6 +408,13 @@ PIPELINE_PARALLEL = _rule(
     "LMCache's blender wants every layer of the model in its process; the engine stops at its "
     "start.",
 )
+LORA = _rule(
+    "072",
+    "lora",
+    Level.ERROR,
+    "LMCache's keys name no adapter, so that one adapter gets what was computed with another; and "
+    "its blender runs LoRA layers that are set up for another batch: on a CPU the engine dies.",
+)
 
 SECOND = "LMCache stops at the first blend in the second check layer"
 """What comes of two: at the first one it leaves all tokens but those chosen."""

@@ -39,7 +39,7 @@ _SHORT = {
     "dp": "data-parallel-size",
 }
 """What has one dash on a command, and no name with two."""
-SWITCHES = frozenset({"enable-prefix-caching", "enforce-eager"})
+SWITCHES = frozenset({"enable-prefix-caching", "enforce-eager", "enable-lora"})
 """Those that have a ``no-`` form and say something of LMCache."""
 
 

@@ -1,4 +1,4 @@
-"""Rules about several ranks, on real releases."""
+"""Rules about several ranks and several adapters, on real releases."""
 
 from __future__ import annotations
 
@@ -112,3 +112,30 @@ def test_vllms_own_file_is_told_at_its_line(key: str, kind: str) -> None:
     # The command beats the file, by whichever name.
     short = {"tensor": "-tp", "pipeline": "-pp"}[kind]
     assert ids(of(f"{short} 1")) == set()
+
+
+@pytest.mark.parametrize(
+    ("flags", "lora"),
+    [
+        ("--enable-lora", True),
+        ("--enable_lora", True),
+        ("--enable-lora --port 1", True),
+        ("--no-enable-lora", False),
+        ("--enable-lora --no-enable-lora", False),
+        ("--lora-modules a=b", False),
+        ("", False),
+    ],
+)
+def test_blending_does_not_go_with_adapters(flags: str, lora: bool) -> None:
+    linted = started(flags)
+    assert ids(linted) == ({rules.LORA.name} if lora else set())
+    # Keys without an adapter's name are wrong without blending too.
+    plain = started(flags, "chunk_size: 256\n")
+    found = [one.level for one in plain.findings if one.rule is rules.LORA]
+    assert found == ([Level.WARNING] if lora else [])
+
+
+def test_adapters_are_told_only_where_lmcache_is_used() -> None:
+    other = """--kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'"""
+    linted = run("chunk_size: 256\n", serve=f"vllm serve m --enable-lora {other}", vllm="0.32.0")
+    assert not [one for one in linted.findings if one.rule is rules.LORA]
