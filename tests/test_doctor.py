@@ -224,3 +224,23 @@ def test_a_process_is_followed_to_the_file_that_it_was_started_with(
     assert "LM052" not in seen | gone
     assert gone["LM058 config"]["state"] == "warn"
     assert "vLLM's file" not in gone
+
+
+def test_a_process_of_several_ranks_that_blends_is_told(site: Path, tmp_path: Path) -> None:
+    config = tmp_path / "lmcache.yaml"
+    config.write_text("enable_blending: true\nuse_layerwise: true\n")
+    words = ("vllm", "serve", "m", "-tp", "2", "--pipeline-parallel-size=2", "--enable-lora")
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()", *words],
+        stdin=subprocess.PIPE,
+        env={**os.environ, "LMCACHE_CONFIG_FILE": str(config)},
+    )
+    try:
+        found = rows(kvpatch("doctor", "--site", site, "--pid", process.pid, "--json"))
+        linted = kvpatch("lint", "--site", site, "--pid", process.pid, "--json")
+    finally:
+        process.communicate()
+    levels = {one["rule"]: one["level"] for one in linted.data["findings"]}
+    assert [levels[rule] for rule in ("LM070", "LM071", "LM072")] == ["error"] * 3
+    assert "KV012" in found["LM070"]["reason"]
+    assert found["LM071"]["state"] == found["LM072"]["state"] == "fail"

@@ -42,6 +42,20 @@ def test_the_patch_for_gds_with_blending_is_seen(site: Path) -> None:
     assert find_release(None, site, None, None).gds_blends is True
 
 
+def test_the_patch_for_several_ranks_is_seen(site: Path) -> None:
+    blender = site / "lmcache/v1/compute/blend/blender.py"
+    blender.parent.mkdir(parents=True, exist_ok=True)
+    for text, there in (
+        ("", False),
+        ("# kvpatch KV010: a.\n", False),
+        ("# kvpatch KV012: b.\n", True),
+    ):
+        blender.write_text(text)
+        found = find_release(None, site, None, None).ranks_agree
+        assert found is not None
+        assert found() is there
+
+
 def test_what_blending_lacks_is_looked_for_in_the_files_of_both(site: Path) -> None:
     worker = release_file("vllm", "0.32.0", WORKER).decode()
     install(site, "vllm", "0.32.0", {"vllm/__init__.py": "", WORKER: worker})
