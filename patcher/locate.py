@@ -14,6 +14,7 @@ from .links import LinkKind as LinkKind
 from .links import file_facts as file_facts
 from .links import symlinked_folder as symlinked_folder
 from .outcome import ExitCode, KvpatchError
+from .python_file import given_python, no_python, python_of, why_none_in
 from .record import Record
 from .target import Interpreter as Interpreter
 from .target import compile_for_target as compile_for_target
@@ -96,7 +97,7 @@ def locate(
     if site is not None:
         return _from_site(site, needs)
     if python is not None:
-        return _from_python(_given_python(python, variables), timeout, variables, needs)
+        return _from_python(given_python(python, variables), timeout, variables, needs)
     return _from_defaults(timeout, variables, needs)
 
 
@@ -120,41 +121,6 @@ def _better_site(folder: Path, package: str) -> str:
     inits = [folder / "__init__.py"] if folder.name == package else []
     inits += sorted(folder.glob(f"lib*/python3*/*-packages/{package}/__init__.py"))
     return f"{hint}: --site {inits[0].parents[1]}" if inits and inits[0].is_file() else hint
-
-
-def _given_python(python: Path, variables: Mapping[str, str]) -> Path:
-    if python.is_dir():
-        inside = _python_of(python)
-        if inside is None:
-            raise _no_python(python, "is a folder without bin/python")
-        return inside
-    if not python.exists() and len(python.parts) == 1:
-        import shutil
-
-        found = shutil.which(str(python), path=variables.get("PATH"))
-        if found is not None:
-            return Path(found).absolute()
-    if not python.exists():
-        raise _no_python(python, "leads nowhere" if python.is_symlink() else "is not there")
-    if not os.access(python, os.X_OK):
-        raise _no_python(python, "is not executable")
-    return python.absolute()
-
-
-def _python_of(folder: Path) -> Path | None:
-    for name in ("python", "python3"):
-        if (folder / "bin" / name).exists():
-            return (folder / "bin" / name).absolute()
-    return None
-
-
-def _no_python(python: Path, what: str) -> KvpatchError:
-    return KvpatchError(
-        "bad-python",
-        f"{python} {what}",
-        "name the Python of the environment that has vLLM with --python",
-        ExitCode.ENVIRONMENT,
-    )
 
 
 def _from_python(
@@ -195,12 +161,21 @@ def _from_defaults(timeout: float, variables: Mapping[str, str], needs: str | No
 
 
 def _candidates(variables: Mapping[str, str], needs: str | None) -> Iterator[Path]:
-    """The interpreters to ask, in order; this one only if a look without a child finds vLLM."""
+    """The interpreters to ask, in order; this one only if a look without a child finds vLLM.
+
+    Raises:
+        KvpatchError: ``bad-python`` where ``$VIRTUAL_ENV`` names an environment without a Python.
+    """
     if sys.executable and _importable_here(needs or "vllm"):
         yield Path(sys.executable)
     active = variables.get("VIRTUAL_ENV")
-    inside = _python_of(Path(active)) if active else None
-    if inside is not None:
+    if active:
+        inside = python_of(Path(active))
+        if inside is None:
+            # Whoever activated it does not mean the next Python on PATH.
+            what, hint = why_none_in(Path(active))
+            hint = f"run `deactivate`, or {hint}"
+            raise no_python(f"{active}, which is $VIRTUAL_ENV,", what, hint)
         yield inside
     import shutil
 

@@ -44,7 +44,8 @@ json = click.option("--json", "as_json", is_flag=True, help="Print one JSON enve
 target = together(
     click.option(
         "--python",
-        type=click.Path(path_type=Path),
+        # Whether it can be run is all that matters, and is said where it is run.
+        type=click.Path(path_type=Path, readable=False),
         help="Environment that holds vLLM: its interpreter, or the folder of the venv.",
     ),
     click.option(

@@ -232,13 +232,33 @@ def test_then_the_active_virtual_environment_and_then_python3_on_path(
     _forget_own(monkeypatch)
     both = _plain_environ(VIRTUAL_ENV=str(python.parents[1]), PATH=str(other.parent))
     assert locate(environ=both).packages["vllm"].version == "0.11.1"
-    broken = {**both, "VIRTUAL_ENV": str(tmp_path / "gone")}
-    assert locate(environ=broken).packages["vllm"].version == "0.10.0"
     alone = _plain_environ(PATH=str(other.parent))
     environment = locate(environ=alone)
     assert environment.packages["vllm"].version == "0.10.0"
     assert environment.interpreter is not None
     assert environment.interpreter.executable == site.parents[2] / "bin" / "python3"
+
+
+@pytest.mark.parametrize("kind", ["gone", "empty", "dangling"])
+def test_an_active_environment_without_a_python_is_not_passed_over(
+    python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    active = tmp_path / "active"
+    if kind == "empty":
+        active.mkdir()
+    elif kind == "dangling":
+        own, _ = _venv(active)
+        for name in ("python", "python3"):
+            own.with_name(name).unlink()
+            own.with_name(name).symlink_to("/nowhere/python3")
+    _forget_own(monkeypatch)
+    error = _failure(environ=_plain_environ(VIRTUAL_ENV=str(active), PATH=str(python.parent)))
+    assert error.code == "bad-python"
+    assert error.message.startswith(f"{active}, which is $VIRTUAL_ENV, ")
+    assert error.hint.startswith("run `deactivate`, or ")
+    assert ("/nowhere/python3" in error.message) is (kind == "dangling")
+    # An empty one is as good as none, and kvpatch's own environment comes first.
+    assert locate(environ=_plain_environ(VIRTUAL_ENV="", PATH=str(python.parent))).packages
 
 
 def test_without_vllm_anywhere_every_python_asked_is_named(
