@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any, NoReturn
 
 import click
@@ -52,10 +53,27 @@ def run(group: click.Group, given: list[str], disk: Any = None) -> ExitCode:
     except OSError as error:
         from .fsops import environment_error
 
-        failure = environment_error(error) if error.filename else _unwritable(error)
+        failure = _unwritable(error) if _printing(error) else environment_error(error)
     except Exception as error:
-        failure = _bug(error)
+        from .fsops import no_memory
+
+        failure = no_memory() if _short_of_memory(error) else _bug(error)
     return _fail(failure, given, group)
+
+
+def _printing(error: OSError) -> bool:
+    """Whether it was the output that could not be written, and no file."""
+    frames = walk_tb(error.__traceback__)
+    return not error.filename and any(
+        frame.f_code is click.utils.echo.__code__ for frame, _ in frames
+    )
+
+
+def _short_of_memory(error: BaseException) -> bool:
+    """Whether it is memory that was short; a library that can't be mapped says so in words."""
+    if isinstance(error, ImportError):
+        return any(words in str(error) for words in ("map segment", "allocate memory"))
+    return isinstance(error, MemoryError) or "can't start new thread" in str(error)
 
 
 def _bug(error: Exception) -> KvpatchError:

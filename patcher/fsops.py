@@ -352,6 +352,15 @@ def environment_error(error: OSError) -> KvpatchError:
     """A failed operation in the user's words; exit 4."""
     # What a rename was to take the place of says more than what kvpatch wrote beside it.
     where = error.filename2 or error.filename or "a file"
+    if error.errno == errno.ENOENT and not error.filename and not _stands_somewhere():
+        return KvpatchError(
+            "no-folder",
+            "the working folder is gone, and a relative path was given",
+            "change to a folder that is there, then run the command again",
+            ExitCode.ENVIRONMENT,
+        )
+    if error.errno == errno.ENOMEM:
+        return no_memory()
     code, what, hint = {
         errno.ENOSPC: ("no-space", "no space is left", "make room, then run the command again"),
         errno.EDQUOT: ("no-space", "the quota is used up", "make room, then run again"),
@@ -372,6 +381,24 @@ def environment_error(error: OSError) -> KvpatchError:
         ("file-error", error.strerror or str(error), "see to that error, then run again"),
     )
     return KvpatchError(code, f"{where}: {what}", hint, ExitCode.ENVIRONMENT)
+
+
+def no_memory() -> KvpatchError:
+    """The error for too little memory."""
+    return KvpatchError(
+        "no-memory",
+        "there is not enough memory",
+        "free some or raise the limit (`ulimit -v`), then run the command again",
+        ExitCode.ENVIRONMENT,
+    )
+
+
+def _stands_somewhere() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109 - whether it is there is all that is asked
+    except FileNotFoundError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

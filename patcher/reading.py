@@ -75,11 +75,20 @@ def parse(content: bytes) -> Parsed:
 
     Raises:
         SyntaxError: for what is not Python of this interpreter's grammar.
+        MemoryError: where there is not enough.
     """
     try:
         return Parsed(ast.parse(content))
-    except (ValueError, RecursionError, MemoryError) as error:
+    except MemoryError:
+        # The parser says so of too deep a nesting, too: see whether a tree would have had room.
+        bytearray(_ROOM + _SHARE * len(content))
+        raise SyntaxError("it is nested too deeply") from None
+    except (ValueError, RecursionError) as error:
         raise SyntaxError(str(error) or "it is nested too deeply") from None
+
+
+_ROOM, _SHARE = 1 << 24, 100
+"""Bytes that any tree takes at most, and that it takes for each byte of the source."""
 
 
 def read_module(content: bytes, parse: Parse = parse) -> Module:

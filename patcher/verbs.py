@@ -209,16 +209,35 @@ def _know(choice: Choice) -> None:
         discover().get(patch_id)
 
 
+_ROOM = 88 << 20
+"""Bytes that planning vLLM's and LMCache's files with libcst takes beside Python itself."""
+
+
 @contextlib.contextmanager
 def _importing(name: str) -> Iterator[None]:
-    """Import a module meanwhile."""
-    thread = threading.Thread(target=importlib.import_module, args=(name,), daemon=True)
-    thread.start()
+    """Import a module meanwhile; what keeps it from that is met again by whoever needs it.
+
+    Raises:
+        OSError: ENOMEM, where there is no room for what it works with.
+    """
+    import mmap
+
+    # Without room libcst, which is in Rust, ends the process. What is not written to costs nothing.
+    mmap.mmap(-1, _ROOM).close()
+
+    def attempt() -> None:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    with contextlib.suppress(RuntimeError):  # no memory for another thread
+        thread.start()
     try:
         yield
     finally:
         # An interpreter that ends in the middle of the import of an extension can crash.
-        thread.join()
+        if thread.ident is not None:
+            thread.join()
 
 
 @contextlib.contextmanager

@@ -50,7 +50,12 @@ def test_a_bug_is_exit_5_without_a_traceback(
         (click.Abort(), "interrupted", 4),
         (click.UsageError("not like this"), "usage", 2),
         (click.FileError("/file", "no such thing"), "usage", 2),
-        (MemoryError(), "bug", 5),
+        (OSError(5, "Input/output error"), "file-error", 4),
+        (OSError(12, "Cannot allocate memory"), "no-memory", 4),
+        (MemoryError(), "no-memory", 4),
+        (ImportError("x.so: failed to map segment from shared object"), "no-memory", 4),
+        (ImportError("No module named 'x'"), "bug", 5),
+        (RuntimeError("can't start new thread"), "no-memory", 4),
         (RecursionError("too deep"), "bug", 5),
     ],
 )
@@ -117,6 +122,48 @@ def test_output_that_cant_be_written_is_exit_4(more: list[str]) -> None:
     assert done.returncode == 4
     assert done.stderr.startswith("kvpatch: the output can't be written: ")
     assert len(done.stderr.splitlines()) == 2
+
+
+def test_a_working_folder_that_is_gone_is_not_said_to_be_the_output(
+    site: FakeSite, tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    told = "import os, sys; os.rmdir(os.getcwd()); from kvpatch import cli; cli.main(sys.argv[1:])"
+    for words in (["--site", "site"], ["--site", str(site.path), "--state", "state"]):
+        gone.mkdir(exist_ok=True)
+        ran = subprocess.run(
+            [sys.executable, "-c", told, "apply", *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=gone,
+            env=clean_environ(),
+        )
+        assert ran.returncode == 4
+        message, hint = ran.stderr.splitlines()
+        assert message.startswith("kvpatch: the working folder is gone")
+        assert hint.startswith("    change to a folder that is there")
+
+
+def test_too_little_memory_is_no_bug(site: FakeSite) -> None:
+    told = (
+        "import resource, sys; from kvpatch import cli, commands_host, verbs;"
+        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize();"
+        "limit = used + (32 << 20); resource.setrlimit(resource.RLIMIT_AS, (limit, limit));"
+        "cli.main(sys.argv[1:])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", told, "apply", "--site", str(site.path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=clean_environ(),
+    )
+    assert (ran.returncode, ran.stdout) == (4, "")
+    assert ran.stderr.startswith("kvpatch: there is not enough memory\n    ")
+    assert len(ran.stderr.splitlines()) == 2
+    assert not site.state.exists()
 
 
 @pytest.mark.parametrize(("more", "expected"), [(["list"], 0), (["show", "KV999"], 2)])

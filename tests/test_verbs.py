@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -477,3 +478,20 @@ def test_a_module_that_is_imported_meanwhile_is_there_before_the_verb_ends(
     with pytest.raises(KvpatchError), verbs._importing("slow_to_import"):
         raise KvpatchError("locked", "another run", "wait")
     assert sys.modules.pop("slow_to_import").done
+
+
+def test_an_import_that_fails_meanwhile_is_left_to_whoever_needs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", told.append)
+    with verbs._importing("no_such_module_at_all"):
+        pass
+
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with verbs._importing("json"):
+        pass
+    assert told == []
