@@ -252,6 +252,7 @@ class Disk:
                     path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644
                 )
                 try:
+                    _open_to_owner(descriptor)
                     if _take(descriptor, path):
                         return Lock(descriptor)
                 except BaseException:
@@ -265,6 +266,16 @@ class Disk:
 
 
 _TRIES = 100
+
+
+def _open_to_owner(descriptor: int) -> None:
+    """See that the next run of the same user can open the file, whatever umask it was made under.
+
+    A umask with the owner's bits keeps whoever made a file from opening it again.
+    """
+    status = os.fstat(descriptor)
+    if status.st_uid == os.geteuid() and status.st_mode & 0o600 != 0o600:
+        os.fchmod(descriptor, 0o644)
 
 
 def _take(descriptor: int, path: Path) -> bool:

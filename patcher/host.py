@@ -263,7 +263,7 @@ def _standing(
     state: str,
     installed: Mapping[str, DistributionState],
 ) -> Standing:
-    entry = next(entry for entry in journal.known if entry.path == path)
+    entry = journal.of(path)[0]
     file = site / path
     # As a revert has it, which makes no folder for a file.
     gone = replaced(journal, entry.distribution, installed) or not file.parent.is_dir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from . import __version__
 from .fsops import Shape
@@ -101,7 +102,7 @@ class Journal:
         """Whether a run was interrupted, or is under way."""
         return self.phase != "applied"
 
-    @property
+    @cached_property
     def known(self) -> tuple[Entry, ...]:
         """Every entry, those of the journal before an unfinished run last."""
         return (*self.entries.values(), *(self.former.known if self.former else ()))
@@ -113,10 +114,18 @@ class Journal:
 
     def ours(self, path: str, digest: str) -> Entry | None:
         """The entry that says kvpatch wrote bytes of this digest there."""
+        return next((entry for entry in self.of(path) if entry.after == digest), None)
+
+    def of(self, path: str) -> tuple[Entry, ...]:
+        """The entries of one file, in the order of ``known``."""
+        return self._by_path.get(path, ())
+
+    @cached_property
+    def _by_path(self) -> dict[str, tuple[Entry, ...]]:
+        found: dict[str, tuple[Entry, ...]] = {}
         for entry in self.known:
-            if entry.path == path and entry.after == digest:
-                return entry
-        return None
+            found[entry.path] = (*found.get(entry.path, ()), entry)
+        return found
 
     @property
     def blobs(self) -> frozenset[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -18,8 +19,19 @@ _AGAIN = "reinstall the patched distributions, move that folder aside, then run 
 
 
 def render(journal: Journal) -> bytes:
-    """The journal as JSON text."""
-    return (json.dumps(_out(journal), indent=1, sort_keys=True) + "\n").encode()
+    """The journal as JSON text, which any locale can read."""
+    return (json.dumps(_in_utf8(_out(journal)), indent=1, sort_keys=True) + "\n").encode()
+
+
+def _in_utf8(data: Any) -> Any:
+    """The same, with paths as a locale of UTF-8 has them: another one has other characters."""
+    if sys.getfilesystemencoding() == "utf-8":
+        return data
+    if isinstance(data, dict):
+        return {_in_utf8(key): _in_utf8(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_in_utf8(item) for item in data]
+    return os.fsencode(data).decode("utf-8", "surrogateescape") if isinstance(data, str) else data
 
 
 def _out(journal: Journal) -> dict[str, Any]:
@@ -66,8 +78,9 @@ def parse(text: bytes, where: str) -> Journal:
         if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA:
             raise KvpatchError(
                 "journal-newer",
-                f"the journal in {where} has schema {schema}, and this kvpatch knows {SCHEMA}: "
-                f"it was written by a newer kvpatch ({data.get('kvpatch')})",
+                f"the journal in {where} has schema {_short(schema)}, and this kvpatch knows "
+                f"{SCHEMA}: it was written by a newer kvpatch "
+                f"({str(data.get('kvpatch'))[:_LONGEST]})",
                 "upgrade kvpatch, then run the command again",
                 ExitCode.REFUSED,
             )
@@ -98,7 +111,7 @@ class _HostileError(Exception):
 
 def _journal(data: Any, *, nested: bool) -> Journal:
     if type(data["schema"]) is not int or data["schema"] != SCHEMA:
-        raise ValueError(f"schema {data['schema']!r} is not known")
+        raise ValueError(f"schema {_short(data['schema'])} is not known")
     journal = Journal(
         schema=SCHEMA,
         kvpatch=_text(data["kvpatch"]),
@@ -116,11 +129,11 @@ def _journal(data: Any, *, nested: bool) -> Journal:
         former=None if data["former"] is None else _journal(data["former"], nested=True),
     )
     for path, step in journal.steps.items():
-        entries = [entry for entry in journal.known if entry.path == path]
+        entries = journal.of(path)
         originals = {entry.original for entry in entries}
         known = originals if step.before is None else originals | {e.after for e in entries}
         if step.after.digest not in known:
-            raise _HostileError(f"a step for {path!r}, which no entry speaks of")
+            raise _HostileError(f"a step for {_short(path)}, which no entry speaks of")
     return journal
 
 
@@ -130,8 +143,8 @@ def _distribution(data: Any) -> DistributionState:
 
 
 def _entry(path: str, data: Any) -> Entry:
-    if data["path"] != path:
-        raise _HostileError(f"{data['path']!r} under another name")
+    if _text(data["path"]) != path:
+        raise _HostileError(f"{_short(data['path'])} under another name")
     return Entry(
         path=path,
         distribution=_text(data["distribution"]),
@@ -157,33 +170,41 @@ def _shape(data: Any) -> Shape:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or "\0" in value:
-        raise ValueError(f"{value!r} is not a text")
-    os.fsencode(value)
-    return value
+        raise ValueError(f"{_short(value)} is not a text")
+    return os.fsdecode(value.encode("utf-8", "surrogateescape"))
+
+
+def _short(value: Any) -> str:
+    """A value as a message shows it."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+_LONGEST = 80
 
 
 def _match(pattern: re.Pattern[str], value: Any) -> str:
     if not pattern.fullmatch(_text(value)):
-        raise _HostileError(f"{value!r}, which kvpatch never writes")
+        raise _HostileError(f"{_short(value)}, which kvpatch never writes")
     return str(value)
 
 
 def _one_of(choices: tuple[str, ...], value: Any) -> str:
     if value not in choices:
-        raise ValueError(f"{value!r} is none of {', '.join(choices)}")
+        raise ValueError(f"{_short(value)} is none of {', '.join(choices)}")
     return str(value)
 
 
 def _mode(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 0o7777:
-        raise ValueError(f"{value!r} is not a file mode")
+        raise ValueError(f"{_short(value)} is not a file mode")
     return value
 
 
 def _absolute(value: Any) -> str:
     text = _text(value)
     if not text.startswith("/") or ".." in text.split("/"):
-        raise _HostileError(f"{text!r}, which is not an absolute path")
+        raise _HostileError(f"{_short(text)}, which is not an absolute path")
     return text
 
 
@@ -191,12 +212,12 @@ def _path(value: Any) -> str:
     try:
         return check_path(_text(value))
     except ValueError:
-        raise _HostileError(f"{value!r}, which does not stay below the site folder") from None
+        raise _HostileError(f"{_short(value)}, which does not stay below the site folder") from None
 
 
 def _list(value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise ValueError(f"{value!r} is not a list")
+        raise ValueError(f"{_short(value)} is not a list")
     return value
 
 
@@ -209,5 +230,5 @@ _T = TypeVar("_T")
 
 def _map(value: Any, key: Callable[[Any], str], item: Callable[[Any], _T]) -> dict[str, _T]:
     if not isinstance(value, dict):
-        raise ValueError(f"{value!r} is not an object")
+        raise ValueError(f"{_short(value)} is not an object")
     return {key(name): item(content) for name, content in value.items()}

@@ -285,7 +285,7 @@ def _bring_one(
 
 def _lost(place: SiteState, journal: Journal, path: str) -> bool:
     """Whether somebody took away a file of the installation that was patched."""
-    named = next(entry.distribution for entry in journal.known if entry.path == path)
+    named = journal.of(path)[0].distribution
     current = installed(place.real, frozenset({named}))
     return (place.real / path).parent.is_dir() and not replaced(journal, named, current)
 
@@ -293,7 +293,7 @@ def _lost(place: SiteState, journal: Journal, path: str) -> bool:
 def _told(
     place: SiteState, journal: Journal, path: str, source: Shape | None, goal: Shape | None
 ) -> FileReport:
-    entries = [entry for entry in journal.known if entry.path == path]
+    entries = journal.of(path)
     before, after = (shape.digest if shape else None for shape in (source, goal))
     state = PUT_BACK if after in {entry.original for entry in entries} else "written"
     state = state if goal else MISSING

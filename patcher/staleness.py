@@ -103,7 +103,7 @@ def _judge(
         return MISSING
     if journal.ours(entry.path, digest):
         return CARRIED if carried(journal, entry, digest, current) else OURS
-    if any(digest == other.original for other in journal.known if other.path == entry.path):
+    if any(digest == other.original for other in journal.of(entry.path)):
         return REINSTALLED
     return STALE if replaced(journal, entry.distribution, current) else CHANGED
 

@@ -103,6 +103,21 @@ def test_a_lock_file_removed_by_the_run_before_is_made_anew(tmp_path: Path) -> N
     lock.close()
 
 
+@pytest.mark.parametrize("mask", [0o777, 0o277, 0o077, 0o022])
+def test_whoever_made_a_lock_can_take_it_again_whatever_the_umask(
+    tmp_path: Path, mask: int
+) -> None:
+    path = tmp_path / "state" / "lock"
+    before = os.umask(mask)
+    try:
+        Disk().lock(path).close()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) & 0o600 == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755
+    Disk().lock(path).close()
+
+
 @pytest.mark.parametrize(("op", "at"), [("mkdir", 2), ("fsync", 2), ("fsync", 1), ("mkdir", 1)])
 def test_a_folder_removed_by_the_run_before_while_it_is_made_is_made_anew(
     tmp_path: Path, op: str, at: int

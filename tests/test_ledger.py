@@ -5,7 +5,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 from journals import ENTRY, FORMER, OPEN, A, B, C
-from kvpatch.ledger import DistributionState, check_path
+from kvpatch.ledger import DistributionState, Entry, check_path
+from kvpatch.staleness import STALE, staleness
 
 
 def test_an_unfinished_journal_knows_the_files_of_both_sides() -> None:
@@ -13,6 +14,24 @@ def test_an_unfinished_journal_knows_the_files_of_both_sides() -> None:
     assert OPEN.ours("vllm/a.py", C) == OPEN.entries["vllm/a.py"]
     assert OPEN.ours("vllm/a.py", A) is None
     assert OPEN.blobs == {A, B}
+
+
+def test_of_many_files_each_is_found_without_going_through_all() -> None:
+    class Counted(dict[str, Entry]):
+        walks = 0
+
+        def values(self):  # type: ignore[no-untyped-def]
+            Counted.walks += 1
+            return super().values()
+
+    many = Counted({f"vllm/{n}.py": replace(ENTRY, path=f"vllm/{n}.py") for n in range(50)})
+    journal = replace(FORMER, entries=many)
+    assert [journal.of(path) for path in many] == [(entry,) for entry in many.values()]
+    Counted.walks = 0
+    assert set(staleness(journal, {}, lambda _: C).values()) == {STALE}
+    assert Counted.walks == 0
+    assert journal.of("vllm/gone.py") == ()
+    assert OPEN.of("vllm/a.py") == (OPEN.entries["vllm/a.py"], ENTRY)
 
 
 @given(st.text(alphabet="ab./\\\0\n", max_size=8))

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import clean_environ
+from fake_site import make_site
 from hypothesis import given
 from hypothesis import strategies as st
 from journals import ENTRY, FORMER, OPEN, A, B, C
@@ -39,6 +44,65 @@ def test_text_that_is_no_path_is_damage_and_no_bug() -> None:
     with pytest.raises(KvpatchError) as caught:
         parse(text, "there")
     assert caught.value.code == "journal-damaged"
+
+
+ASCII = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+
+
+def test_a_journal_reads_and_is_written_the_same_in_a_locale_of_ascii() -> None:
+    entry = replace(ENTRY, path="vllm/\xe9\udcff.py", link="\u4e00")
+    odd = replace(FORMER, site="/caf\xe9/\udce9", entries={entry.path: entry})
+    told = (
+        "import sys; from kvpatch.ledger_format import parse, render;"
+        "journal = parse(sys.stdin.buffer.read(), 'there');"
+        "print(sys.getfilesystemencoding(), ascii(journal.site), file=sys.stderr);"
+        "sys.stdout.buffer.write(render(journal))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", told],
+        input=render(odd),
+        capture_output=True,
+        check=False,
+        env={**clean_environ(), **ASCII},
+    )
+    assert (ran.stdout, ran.returncode) == (render(odd), 0), ran.stderr
+    encoding, site = ran.stderr.decode().split()
+    if encoding != "utf-8":
+        assert site == ascii("/caf\udcc3\udca9/\udce9")
+    assert parse(render(odd), "there") == odd
+
+
+def test_an_apply_in_one_locale_is_taken_back_in_another(tmp_path: Path) -> None:
+    site = make_site(tmp_path / "caf\xe9")
+    before = site.worker.read_bytes()
+    for first, then in (({}, ASCII), (ASCII, {}), (ASCII, ASCII)):
+        for verb, more in (("apply", first), ("status", then), ("revert", then)):
+            ran = subprocess.run(
+                [sys.executable, "-m", "kvpatch", verb, "--site", str(site.path)],
+                capture_output=True,
+                check=False,
+                env={**clean_environ(), **more},
+            )
+            assert ran.returncode == 0, ran.stderr
+            assert (site.worker.read_bytes() == before) is (verb == "revert")
+        assert not site.state.exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"phase": "x" * 9999},
+        {"schema": ["x" * 9999]},
+        {"schema": int("9" * 999)},
+        {"schema": SCHEMA + 1, "kvpatch": "x" * 9999},
+        {"site": "x" * 9999},
+        {"entries": {"/" + "x" * 9999: {}}},
+    ],
+)
+def test_what_a_journal_holds_is_shown_no_longer_than_a_line(changes: dict[str, Any]) -> None:
+    with pytest.raises(KvpatchError) as caught:
+        parse(spoiled(**changes), "there")
+    assert len(caught.value.message) < 250
 
 
 def test_any_truncation_is_called_damaged() -> None:
