@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import re
+import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,7 +205,7 @@ class Store:
         """What stands where the folder and the files of this store have to be; None for nothing."""
         own = (self.directory, self.directory / BLOBS, self.directory / LOCK)
         for path in own:
-            if os.path.lexists(path) and path.is_symlink():
+            if path.is_symlink():
                 return KvpatchError(
                     "state-linked",
                     f"{path} is a symbolic link, which kvpatch never makes",
@@ -212,7 +213,7 @@ class Store:
                 )
         for path in (*reversed(self.directory.parents), *own):
             kind = "file" if path == own[-1] else "folder"
-            if os.path.lexists(path) and path.is_dir() != (kind == "folder"):
+            if (found := _kind(path)) is not None and found != kind:
                 return KvpatchError(
                     "state-not-writable",
                     f"{path} is not a {kind}, and the journal needs one there",
@@ -274,6 +275,15 @@ class Store:
 
     def _blob(self, digest: str) -> Path:
         return self.directory / BLOBS / digest
+
+
+def _kind(path: Path) -> str | None:
+    """Whether a path is a folder or something else, a file; None where nothing is there."""
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return None
+    return "folder" if stat.S_ISDIR(mode) or path.is_dir() else "file"
 
 
 def _empty(folder: Path) -> bool:

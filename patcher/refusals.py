@@ -129,19 +129,39 @@ def check_replaceable(site: Path, path: str) -> None:
 def why_no_journal(stores: Iterable[Store]) -> str | None:
     """Why a journal can't be written, tried without leaving a trace; None where it can."""
     for store in stores:
-        if (error := store.obstacle()) is not None:
-            return error.message
-        folder = store.directory
-        while not os.path.lexists(folder):
-            folder = folder.parent
-        blocked = [store.directory / JOURNAL, store.directory / BLOBS]
-        for path in (path for path in blocked if os.path.lexists(path)):
-            facts = file_facts(path) if not path.is_dir() else None
-            why = why_no_new_file(path) if facts is None else facts.reason
-            if why is not None and (facts is None or not facts.writable):
-                return f"the journal in {store.directory} can't be written: {why}"
-        if folder.is_dir() and (why := why_no_new_file(folder)) is not None:
-            return f"the journal's folder {store.directory} can't be written: {why}"
+        for _ in range(_LOOKS):
+            try:
+                why = _why_no_journal(store)
+            except FileNotFoundError:
+                # Another run has just removed what was looked at.
+                continue
+            except KvpatchError as error:
+                if error.code != "no-file":
+                    raise
+                continue
+            if why is not None:
+                return why
+            break
+    return None
+
+
+_LOOKS = 5
+
+
+def _why_no_journal(store: Store) -> str | None:
+    if (error := store.obstacle()) is not None:
+        return error.message
+    folder = store.directory
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    blocked = [store.directory / JOURNAL, store.directory / BLOBS]
+    for path in (path for path in blocked if os.path.lexists(path)):
+        facts = file_facts(path) if not path.is_dir() else None
+        why = why_no_new_file(path) if facts is None else facts.reason
+        if why is not None and (facts is None or not facts.writable):
+            return f"the journal in {store.directory} can't be written: {why}"
+    if folder.is_dir() and (why := why_no_new_file(folder)) is not None:
+        return f"the journal's folder {store.directory} can't be written: {why}"
     return None
 
 

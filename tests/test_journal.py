@@ -169,6 +169,42 @@ def test_a_journal_written_at_the_very_moment_it_is_looked_for_is_none_or_whole(
     assert host.store("vllm", Disk()).read() is not None
 
 
+def test_a_folder_that_is_removed_while_it_is_looked_at_is_no_obstacle(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = host.store("vllm", Disk())
+    real = os.lstat
+    gone: list[bool] = []
+
+    def late(path: Path, *more: object, **named: object) -> os.stat_result:
+        found = real(path, *more, **named)  # type: ignore[arg-type]
+        if Path(path) == store.directory and not gone:
+            gone.append(True)
+            host.revert()
+        return found
+
+    def stat(path: Path, *more: object, follow_symlinks: bool = True) -> os.stat_result:
+        if not follow_symlinks:
+            return late(path)
+        return real_stat(path, *more)  # type: ignore[arg-type]
+
+    real_stat = os.stat
+    monkeypatch.setattr(os, "lstat", late)
+    monkeypatch.setattr(os, "stat", stat)
+    assert store.obstacle() is None
+    assert gone
+    assert not store.directory.exists()
+
+
+def test_a_link_to_nothing_and_a_file_are_obstacles(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nowhere")
+    for name in ("file", "link"):
+        error = Store(tmp_path / name / "state", Disk()).obstacle()
+        assert error is not None
+        assert error.message.startswith(f"{tmp_path / name} is not a folder")
+
+
 def test_an_original_that_another_run_put_back_meanwhile_is_not_said_to_be_lost(
     host: Host,
 ) -> None:

@@ -176,6 +176,27 @@ def test_what_is_mounted_over_a_file_or_its_bytecode_is_said_with_the_way_out(
         assert "can't be replaced: it is a mount point" in told
 
 
+@pytest.mark.parametrize("name", ["why_no_new_file", "file_facts"])
+def test_a_state_folder_that_another_run_removes_meanwhile_can_be_made(
+    site: FakeSite, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    on(site, "apply")
+    stores: list[Store] = [place.store for place in opened(site).sites.values()]
+    real = getattr(refusals, name)
+    gone: list[Path] = []
+
+    def late(path: Path) -> object:
+        if not gone:
+            gone.append(path)
+            assert on(site, "revert").code == 0
+        return real(path)
+
+    monkeypatch.setattr(refusals, name, late)
+    check_journals(stores)
+    assert gone
+    assert why_no_journal(stores) is None
+
+
 def test_the_journal_of_another_user_is_for_that_user_or_root(
     site: FakeSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
