@@ -245,6 +245,8 @@ class Store:
             if path != lock and path not in self._folders:
                 self.clear(path)
         if self._alive() is None:
+            # Only under the lock: whoever takes it next puts originals there.
+            self.disk.rmdir(self.directory / BLOBS)
             self.disk.discard(lock)
             self.fold()
 
@@ -255,7 +257,7 @@ class Store:
 
     def fold(self) -> None:
         """Remove the folders that are empty; needs no lock, since others that want them retry."""
-        for path in self._folders:
+        for path in self._folders[1:]:
             self.disk.rmdir(path)
 
     @property

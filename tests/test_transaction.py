@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -554,6 +555,43 @@ def test_a_second_run_at_the_same_time_is_refused_with_the_pid(host: Host) -> No
     host.apply(FIRST, hook=hook)
     assert [(e.code, e.exit_code) for e in errors] == [("locked", ExitCode.ENVIRONMENT)]
     assert str(os.getpid()) in errors[0].message
+
+
+@pytest.mark.parametrize("at", range(1, 4))
+def test_a_run_that_begins_while_the_one_before_tidies_up_keeps_its_originals(
+    host: Host, at: int
+) -> None:
+    """Each removal of a folder at the end of a revert falls between two steps of an apply."""
+    host.apply(FIRST)
+    removed: list[Path] = []
+    paused, go_on = threading.Event(), threading.Event()
+
+    def tidying(op: str, path: Path) -> None:
+        if op == "rmdir":
+            removed.append(path)
+            if len(removed) == at:
+                paused.set()
+                assert go_on.wait(20)
+
+    def saving(op: str, path: Path) -> None:
+        # The folder of the originals is there, and nothing is in it yet.
+        if op == "create" and path.parent.name == "blobs" and not go_on.is_set():
+            go_on.set()
+            other.join(20)
+
+    other = threading.Thread(target=lambda: host.revert(hook=tidying))
+    other.start()
+    assert paused.wait(20)
+    try:
+        host.apply(FIRST, hook=saving)
+    except KvpatchError as error:
+        if error.code != "locked":
+            raise
+    go_on.set()
+    other.join(20)
+    host.revert()
+    assert host.contents() == ORIGINALS
+    assert not host.state().exists()
 
 
 def at_read(name: str, at: int, call):  # type: ignore[no-untyped-def]
