@@ -26,6 +26,7 @@ from .key_history import History
 from .lint_context import Context
 from .rules import Finding, Level
 from .schema import Schema
+from .secrecy import without_logins
 from .yaml_source import YamlFile
 
 if TYPE_CHECKING:
@@ -146,6 +147,8 @@ def lint(file: YamlFile, schema: Schema, history: History, around: Surroundings)
         found.extend(_settled(check(context), named_otherwise))
     if not file.written:
         found = [_without_file(finding) for finding in found]
+    # LMCache's own words, and others', may quote an address.
+    found = [replace(one, message=without_logins(one.message)) for one in found]
     return Linted(tuple(sorted(found, key=_order)), seen)
 
 

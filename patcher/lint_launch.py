@@ -17,6 +17,7 @@ from .kv_connector import connectors, is_in_process
 from .lint_context import Context
 from .model_runner import VARIABLE
 from .rules import Finding, Level, one_line, spelt
+from .secrecy import masked, shown
 from .transfer_fields import faults
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def launch(context: Context) -> Iterator[Finding]:
     if not given.in_process and (given.known or given.transfer) and not offloads.lmcache:
         name = given.transfer.get("kv_connector")
         if name:
-            told = f"--kv-transfer-config names {spelt(name)}"
+            told = f"--kv-transfer-config names {spelt(masked(name))}"
         elif given.transfer:
             told = "--kv-transfer-config names no kv_connector"
             apart = any(flag.startswith(f"{_TRANSFER}.") for flag in given.flags)
@@ -266,7 +267,10 @@ def _overruled(context: Context) -> Iterator[Finding]:
     for seen in context.effective.values.values():
         entry = context.file.entries.get(seen.name)
         if seen.source in ("environment", "launch") and entry and entry.value != seen.value:
-            told = f"{seen.given_as} ({spelt(seen.value)}) beats the file ({spelt(entry.value)})"
+            over, under = (
+                shown(seen.name, one, context.schema.extra) for one in (seen.value, entry.value)
+            )
+            told = f"{seen.given_as} ({over}) beats the file ({under})"
             yield Finding(rules.OVERRULED, told, seen.name, "file", entry.line, entry.column)
 
 

@@ -14,6 +14,7 @@ from .lint_context import Context
 from .lint_numbers import UNITS
 from .rules import Finding, Fix, spelt
 from .schema import Key, Unknown
+from .secrecy import masked, shown
 
 _TRUE = frozenset({"yes", "on", "y", "t", "enable", "enabled"})
 _FALSE = frozenset({"false", "0", "no", "off", "n", "f", "disable", "disabled", "none", "null", ""})
@@ -34,12 +35,23 @@ def turned(context: Context) -> Iterator[Finding]:
     for name, value in context.effective.changed.items():
         if context.is_set(name):
             written = context.effective.values[name].written
-            told = f"{name} becomes {spelt(value)}, whatever is written ({spelt(written)})"
+            told = f"{name} becomes {shown(name, value)}, whatever is written"
+            told += f" ({shown(name, written)})"
             said = next((one for one in context.effective.said if name in one), "")
             yield context.found(rules.TURNED, told + (f": {said}" if said else ""), name)
     if context.effective.stop:
-        told = f"LMCache {context.schema.version} stops with: {context.effective.stop}"
+        told = f"LMCache {context.schema.version} stops with: {_quiet(context)}"
         yield Finding(rules.STOPS, told)
+
+
+def _quiet(context: Context) -> str:
+    """What LMCache stops with; it may quote a value."""
+    told = context.effective.stop
+    for name, seen in context.effective.values.items():
+        for one in (seen.written, seen.value):
+            if isinstance(one, str) and len(one) > 1:
+                told = told.replace(one, str(masked(one, name)))
+    return told
 
 
 def _value(context: Context, seen: Seen, key: Key) -> Iterator[Finding]:
@@ -47,14 +59,16 @@ def _value(context: Context, seen: Seen, key: Key) -> Iterator[Finding]:
         if not key.optional:
             yield _empty(context, seen, key)
         return
-    written = spelt(seen.written)
+    known = context.schema.extra
+    written = shown(seen.name, seen.written, known)
+    value = shown(seen.name, seen.value, known)
     fix = _fix(seen, key)
-    right = f"; write {spelt(fix.value)}" if fix else ""
+    right = f"; write {shown(seen.name, fix.value, known)}" if fix else ""
     if seen.failure:
         what = {
             "none": "becomes null, not the default",
             "stop": "stops LMCache at its start",
-            "kept": f"is dropped, and {spelt(context.value(seen.name))} stays",
+            "kept": f"is dropped, and {shown(seen.name, context.value(seen.name), known)} stays",
         }[seen.failure]
         told = f"{_shown(seen)}: {written} is no {_kind(key)} and {what}{right}"
         yield context.found(rules.LOST, told, seen.name, fix=fix)
@@ -63,12 +77,12 @@ def _value(context: Context, seen: Seen, key: Key) -> Iterator[Finding]:
         and seen.value != seen.written
         and (isinstance(seen.value, str) and str(seen.written).strip() == seen.value)
     ):
-        told = f"LMCache {context.schema.version} strips {written} to {spelt(seen.value)}"
+        told = f"LMCache {context.schema.version} strips {written} to {value}"
         quoted = f"""{PREFIX}{seen.name.upper()}="'{seen.written}'\""""
         yield context.found(rules.STRIPPED, f"{told}; write {quoted}", seen.name)
     elif seen.source == "environment" and _unquoted(seen.value) is not None:
         told = f"LMCache {context.schema.version} keeps the quotes of {_shown(seen)}: it reads "
-        told += f"{spelt(seen.value)}; write {_shown(seen)}={written} without the inner quotes"
+        told += f"{value}; write {_shown(seen)}={written} without the inner quotes"
         yield context.found(rules.CHANGED, told, seen.name)
     elif seen.source == "file" and not context.schema.reading.converts_file and _other(seen, key):
         told = f"{_shown(seen)}: {written} is no {_kind(key)}, and LMCache {context.schema.version}"
@@ -77,7 +91,7 @@ def _value(context: Context, seen: Seen, key: Key) -> Iterator[Finding]:
         )
     elif seen.name not in context.effective.changed and not _carried(seen, key):
         told = f"LMCache {context.schema.version} reads {_shown(seen)}: {written} as "
-        yield context.found(rules.CHANGED, f"{told}{spelt(seen.value)}{right}", seen.name, fix=fix)
+        yield context.found(rules.CHANGED, f"{told}{value}{right}", seen.name, fix=fix)
 
 
 def _other(seen: Seen, key: Key) -> bool:
@@ -111,7 +125,8 @@ def _empty(context: Context, seen: Seen, key: Key) -> Finding:
     fix = None
     if entry is not None and entry.comment is not None:
         told = (
-            f"what stands behind {_shown(seen)} is a comment ({entry.comment}): the value is null"
+            f"what stands behind {_shown(seen)} is a comment ({masked(entry.comment, seen.name)}): "
+            "the value is null"
         )
         meant = str(key.default)
         if isinstance(key.default, str) and _is_meant(entry.comment, meant.strip()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from .outcome import ExitCode, KvpatchError, Report
 from .release import Release, find_release
 from .rules import Finding, Level, spelt
 from .schema import Unknown
+from .secrecy import masked
 from .yaml_source import YamlFile, read_yaml
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
         "serve_config": _serve_config(launch) or None,
         "findings": [_finding_data(finding, file) for finding in linted.findings],
         "fixed": fixed,
-        "values": _values(linted),
+        "values": _values(linted, release.schema.extra),
     }
     text = _text(file, release, linted, fixed, _serve_config(launch))
     if refused is not None:
@@ -270,12 +271,15 @@ def _finding_data(finding: Finding, file: YamlFile) -> Mapping[str, Any]:
     }
 
 
-def _values(linted: Linted) -> Mapping[str, Any]:
-    """What LMCache will have for every key that was written somewhere, and from where."""
+def _values(linted: Linted, known: Collection[str]) -> Mapping[str, Any]:
+    """What LMCache will have for every key that was written somewhere, and from where.
+
+    Of what may be a login nothing is there; ``known`` are names inside ``extra_config``.
+    """
     if linted.effective is None:
         return {}
     return {
-        name: {"value": _jsonable(seen.value), "source": seen.source}
+        name: {"value": _jsonable(masked(seen.value, name, known)), "source": seen.source}
         for name, seen in linted.effective.values.items()
         if seen.source != "default"
     }

@@ -24,6 +24,7 @@ from .place import options, quoted
 from .release import version_of
 from .render import Rendered, header, render
 from .schema import Schema
+from .secrecy import HIDDEN
 from .serving import MODEL, shell
 from .sizing import Wanted
 from .templates import Pair, Template
@@ -205,7 +206,8 @@ def _changes(given: tuple[str, ...]) -> Mapping[str, Any]:
         except (ValueError, yaml.YAMLError):
             raise KvpatchError(
                 "bad-set",
-                f"--set {text!r} is not KEY=VALUE",
+                # What stands behind the name may hold a login.
+                f"--set {name + equals + HIDDEN * bool(value)!r} is not KEY=VALUE",
                 "write the value as YAML has it, such as --set chunk_size=512",
                 ExitCode.USAGE,
             ) from None

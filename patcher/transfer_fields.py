@@ -15,6 +15,7 @@ from packaging.version import Version
 from .connector_names import OLD_ENGINE, is_judged, is_known, span
 from .kv_connector import children
 from .rules import Level, one_line, spelt
+from .secrecy import masked, shown
 
 ROLES = ("kv_producer", "kv_consumer", "kv_both")
 FIELDS: Mapping[str, tuple[Version | None, Version | None]] = {
@@ -57,7 +58,7 @@ def faults(transfer: Mapping[str, Any], vllm: Version | None, within: str = "") 
     if name is None:
         return
     if not isinstance(name, str):
-        yield Fault(f"vLLM stops at kv_connector {spelt(name)}{within}: it is a name")
+        yield Fault(f"vLLM stops at kv_connector {spelt(masked(name))}{within}: it is a name")
         return
     if not transfer.get("kv_connector_module_path") and is_judged(name):
         yield from _name(name, vllm, within)
@@ -66,10 +67,11 @@ def faults(transfer: Mapping[str, Any], vllm: Version | None, within: str = "") 
     if role is None:
         yield Fault(f"vLLM stops: kv_role is missing{within}; {right}")
     elif role not in ROLES:
-        yield Fault(f"vLLM stops at kv_role {spelt(role)}{within}; {right}")
+        yield Fault(f"vLLM stops at kv_role {spelt(masked(role))}{within}; {right}")
     extra = transfer.get("kv_connector_extra_config", {})
     if not isinstance(extra, dict):
-        told = f"vLLM stops at kv_connector_extra_config {spelt(extra)}{within}"
+        name = "kv_connector_extra_config"
+        told = f"vLLM stops at {name} {shown(name, extra)}{within}"
         yield Fault(f"{told}: it is an object")
     for key in transfer:
         yield from _unknown(str(key), vllm, within)

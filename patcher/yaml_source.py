@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from .schema import EXTRA
 
 MOST_BYTES = 1024 * 1024
 MOST_VALUES = 20_000
+_NAMED = re.compile(r"(\b(?:alias|anchor|handle|tag)) (['\"]).*\2", re.DOTALL)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -203,7 +205,9 @@ def _syntax(error: yaml.MarkedYAMLError, text: str, reader: str) -> Problem:
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
     lines = text.splitlines()
-    told = f"it is not YAML: {error.problem or error.context or 'it can not be read'}"
+    said = error.problem or error.context or "it can not be read"
+    # Names that are quoted are a value's beginning where that was not put in quotes.
+    told = "it is not YAML: " + _NAMED.sub(r"\1", said)
     if error.problem == "but found another document":
         told = f"a second document begins here, and {reader} reads one alone"
     if mark and line <= len(lines) and "\t" in lines[line - 1][: column + 1]:
