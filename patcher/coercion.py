@@ -90,12 +90,12 @@ def effective(
     if schema.reading.validates == "file" and not alone:
         state = _checked(schema, state)
     if environ and (alone or schema.reading.env_beside_file):
-        for one in _from_environment(schema, environ, state.values):
+        for one in _from_environment(schema, environ, state.values, alone=alone):
             if one.failure == "kept":
                 lost.append(one)
             else:
                 state = replace(state, values={**state.values, one.name: one})
-    if schema.reading.validates == "env" or (alone and schema.reading.validates):
+    if schema.reading.validates_alone if alone else schema.reading.validates == "env":
         state = _checked(schema, state)
     for one in _from_launch(schema, overrides or {}):
         if one.failure == "kept":
@@ -143,7 +143,7 @@ def _converted(schema: Schema, key: Key, written: Any) -> tuple[Any, str]:
 
 
 def _from_environment(
-    schema: Schema, environ: Mapping[str, str], before: Mapping[str, Seen]
+    schema: Schema, environ: Mapping[str, str], before: Mapping[str, Seen], *, alone: bool
 ) -> Iterator[Seen]:
     given = {
         name: (variable, environ[variable])
@@ -159,19 +159,24 @@ def _from_environment(
             # Each variable has code of its own there, which is not read.
             yield Seen(name, Unknown(), text, "environment", variable)
             continue
-        if key.env_converter is None:
+        safely = alone and schema.reading.none_alone
+        if key.env_converter is None and not safely:
             # LMCache looks for the converter of every variable, and stops where there is none.
             yield Seen(name, None, text, "environment", variable, "stop")
             continue
-        if key.convert is None:
+        if key.convert is None and key.env_converter is not None:
             unknown = Unknown(f"{key.env_converter}")
             yield Seen(name, unknown, text, "environment", variable)
             continue
         try:
             plain = schema.reading.unquote(text) if schema.reading.unquote else text
-            yield Seen(name, key.convert(plain), text, "environment", variable)
+            value = key.convert(plain) if key.convert else plain
+            yield Seen(name, value, text, "environment", variable)
         except ValueError:
-            yield Seen(name, before[name].value, text, "environment", variable, "kept")
+            if safely:
+                yield Seen(name, None, text, "environment", variable, "none")
+            else:
+                yield Seen(name, before[name].value, text, "environment", variable, "kept")
         except Exception:
             yield Seen(name, None, text, "environment", variable, "stop")
 

@@ -60,22 +60,26 @@ class Reading:
         converts_file: values of the file go through the converters.
         none_on_failure: a value of the file that can't be converted becomes None, with a warning
             in the log; otherwise LMCache stops at it.
+        none_alone: the same of a variable where there is no file; otherwise the default stays.
         env_beside_file: ``LMCACHE_<KEY>`` counts where there is a file too.
         unquote: what is done to the text of a variable before it is converted.
         overrides: ``lmcache.<key>`` in vLLM's ``kv_connector_extra_config`` counts.
         converts_overrides: those values go through the converters.
         remote_form: a pattern that ``remote_url`` in a file has to match; empty for any.
         validates: after what the configuration is checked: ``file`` or ``env``; empty for never.
+        validates_alone: whether it is checked where there is no file.
     """
 
     converts_file: bool = True
     none_on_failure: bool = True
+    none_alone: bool = True
     env_beside_file: bool = True
     unquote: Convert | None = field(default=None, compare=False)
     overrides: bool = True
     converts_overrides: bool = True
     remote_form: str = ""
     validates: str = "env"
+    validates_alone: bool = True
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ UNQUOTE = "_parse_quoted_string"
 VALIDATE = "_validate_config"
 ONLY_DICT = "assert isinstance(value, dict)"
 """Stands for the assertion that a value is a dict."""
-_FORMAT = 1
+_FORMAT = 2
 
 
 def bind(schema: Schema) -> Schema:

@@ -73,18 +73,25 @@ class Functions:
         safely = "_apply_env_converter_safely"
         setter = self.named.get(SETTER) or self.named.get(f"_{SETTER}")
         update = self._update()
+        alone = self.inner.get("_from_env") or self.inner.get("from_env")
         start = self.inner.get("_post_init")
         if self.class_based or (start and calls(start, "validate")):
             validates = "file"
         else:
             validates = "env" if update and calls(update, "validate") else ""
+        updates = update is not None and calls(update, "validate")
+        # Where variables are put over an object of defaults, that was checked before them.
+        over = alone is not None and calls(alone, "_update_config_from_env")
+        checked = alone is not None and calls(alone, "validate")
         return Reading(
             converts_file=not self.class_based,
             none_on_failure=safely in self.named,
+            none_alone=alone is not None and calls(alone, safely),
             env_beside_file=update is not None,
             overrides=setter is not None,
             converts_overrides=setter is not None and calls(setter, safely),
             validates=validates,
+            validates_alone=checked or (updates if over else validates == "file"),
             remote_form=self._remote_form(),
         )
 

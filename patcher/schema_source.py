@@ -31,6 +31,7 @@ def read_schema(read: Callable[[str], bytes | None], version: str) -> Schema:
     adapters = [text for path in ADAPTERS if (text := read(path)) is not None]
     reading = replace(
         schema.reading,
+        validates_alone=schema.reading.validates_alone or b".validate()" in loader,
         env_beside_file=b".update_config_from_env(" in loader,
         overrides=any(SETTER.encode() in text for text in adapters),
     )

@@ -59,6 +59,8 @@ def run(module, setter, case):
     try:
         if case["text"] is None:
             config = module.LMCacheEngineConfig.from_env()
+            if case["validates"]:
+                config.validate()
         else:
             if os.path.exists(sys.argv[1]):
                 os.unlink(sys.argv[1])
@@ -119,13 +121,14 @@ def executed(release: str, cases: Sequence[Mapping[str, Any]], folder: Path) -> 
     for path in (CONFIG, BASE):
         if path in found:
             (code / Path(path).name).write_bytes(found[path])
-    updates, takes = _reads(found)
+    updates, takes, validates = _reads(found)
     told = [
         {
             "text": case["text"],
             "environ": case.get("environ", {}),
             "overrides": case.get("overrides", {}) if takes else {},
             "names": case["names"],
+            "validates": validates,
         }
         for case in cases
     ]
@@ -140,10 +143,14 @@ def executed(release: str, cases: Sequence[Mapping[str, Any]], folder: Path) -> 
     return answer
 
 
-def _reads(found: Mapping[str, bytes]) -> tuple[bool, bool]:
-    """Whether the environment counts beside a file, and whether vLLM's extra config is read."""
+def _reads(found: Mapping[str, bytes]) -> tuple[bool, bool, bool]:
+    """Whether the environment counts beside a file, and whether vLLM's extra config is read.
+
+    And whether what is read without a file is checked by whoever reads it.
+    """
     updates = b".update_config_from_env(" in found[LOADER]
-    return updates, any(SETTER in found.get(path, b"") for path in ADAPTERS)
+    takes = any(SETTER in found.get(path, b"") for path in ADAPTERS)
+    return updates, takes, b".validate()" in found[LOADER]
 
 
 @cache
