@@ -55,13 +55,14 @@ def files(
     return found
 
 
-def _places(folder: Path, programs: Path | None) -> list[str]:
+def _places(folder: Path, programs: Path | None, patched: bool) -> list[str]:
     """What happens where the folder or the environment lies elsewhere."""
+    same = ", which needs the same patches" if patched else ""
     taken = (
         f"the vLLM in `{programs}`" if programs else "the vLLM on PATH (no environment was named)"
     )
     return [
-        f"It takes {taken}; `{BIN}=DIR ./serve.sh` takes another, which needs the same patches.",
+        f"It takes {taken}; `{BIN}=DIR ./serve.sh` takes another{same}.",
         "The folder may be copied: scripts and `compose.yaml` read the files beside them. The unit",
         f"and `vllm.env` name it as `{folder}`; change that where they are used.",
     ]
@@ -141,10 +142,10 @@ def _service(template: Template, made: Rendered, folder: Path, programs: Path | 
         "After=network-online.target",
         "Wants=network-online.target",
     ]
-    storage = _storage(made)
+    storage = _storage(template, made)
     if storage:
-        # Unmounted, LMCache would make the folder on the root file system.
-        lines.append(f"RequiresMountsFor={_systemd(storage)}")
+        # Unmounted, the folder would be made on the root file system.
+        lines.append(f"RequiresMountsFor={' '.join(map(_systemd, storage))}")
     if made.serve.server:
         lines.append("# Start server.sh before it, as a service of its own.")
     lines += [
@@ -179,21 +180,17 @@ def _systemd(text: str, *, command: bool = False) -> str:
 
 
 def _compose(template: Template, pair: Pair, made: Rendered) -> str:
-    image, own = _image(pair)
+    image, own = _image(template, pair)
     argv = [word.replace("$", "$$") for word in made.serve.argv[2:]]
     environ = {
         name: f"{_MOUNTED}/{CONFIG_NAME}" if name == CONFIG_VARIABLE else value
         for name, value in made.serve.environ.items()
     }
-    volumes = [f"./{CONFIG_NAME}:{_MOUNTED}/{CONFIG_NAME}:ro"] if made.text else []
-    storage = _storage(made)
-    if storage:
-        volumes.append(f"{storage}:{storage}")
+    volumes = [f'"./{CONFIG_NAME}:{_MOUNTED}/{CONFIG_NAME}:ro"'] if made.text else []
+    volumes += [_volume(folder) for folder in _storage(template, made)]
     model = made.serve.argv[2]
     if model.startswith("/"):
-        volumes.append(f"{model}:{model}:ro")
-    # Compose takes a dollar for a variable.
-    volumes = [volume.replace("$", "$$") for volume in volumes]
+        volumes.append(_volume(model, read_only=True))
     lines = [
         f"# Made by kvpatch {__version__}: docker compose up",
         *own,
@@ -211,7 +208,7 @@ def _compose(template: Template, pair: Pair, made: Rendered) -> str:
         lines.append("    network_mode: host")
         lines.remove('    ports: ["8000:8000"]')
     if volumes:
-        lines += ["    volumes:", *(f"      - {json.dumps(volume)}" for volume in volumes)]
+        lines += ["    volumes:", *(f"      - {volume}" for volume in volumes)]
     if template.gds:
         lines += ["    devices: [/dev/nvidia-fs0:/dev/nvidia-fs0]", "    privileged: true"]
     lines += [
@@ -236,9 +233,21 @@ def _compose(template: Template, pair: Pair, made: Rendered) -> str:
     return "\n".join([*lines, ""])
 
 
-def _image(pair: Pair) -> tuple[str, list[str]]:
+def _volume(place: str, *, read_only: bool = False) -> str:
+    """A folder of the host at the same place inside, as compose has it in YAML."""
+    # Compose takes a dollar for a variable, and in the short form a colon for the end of a path.
+    told = place.replace("$", "$$")
+    if ":" not in place:
+        return json.dumps(f"{told}:{told}{':ro' if read_only else ''}")
+    parts: dict[str, str | bool] = {"type": "bind", "source": told, "target": told}
+    return json.dumps({**parts, "read_only": True} if read_only else parts)
+
+
+def _image(template: Template, pair: Pair) -> tuple[str, list[str]]:
     """The image, and what has to be known of it as comment lines."""
     released = f"vllm/vllm-openai:{f'v{pair.vllm.public}' if pair.vllm else 'latest'}"
+    if template.kind == "vllm":
+        return released, comment("It needs vLLM alone: no LMCache, and no patches of kvpatch.")
     local = [
         f"{name} {release}"
         for name, release in (("vLLM", pair.vllm), ("LMCache", pair.lmcache))
@@ -258,13 +267,16 @@ def _image(pair: Pair) -> tuple[str, list[str]]:
     )
 
 
-def _storage(made: Rendered) -> str:
-    """The folder that chunks are kept in; empty for none."""
+def _storage(template: Template, made: Rendered) -> tuple[str, ...]:
+    """The folders that chunks are kept in."""
+    if template.kind == "vllm":
+        return made.serve.folders
     import yaml
 
     values = yaml.safe_load(made.text) if made.text else {}
-    found = str(values.get("gds_path") or "").split(",")[0]
-    return "" if found.startswith("/dev/null") else found
+    given = str(values.get("gds_path") or "")
+    found = given.split(",") if "gds_path_sharding" in values else [given]
+    return tuple(one for one in found if one and not one.startswith("/dev/null"))
 
 
 def _readme(
@@ -287,14 +299,16 @@ def _readme(
         lines += [_NO_MODEL, ""]
     if made.serve.server:
         lines += ["    ./server.sh    # first, and left running"]
-    lines += ["    ./serve.sh", "", *_places(folder, programs), "", made.serve.why]
+    patched = template.kind != "vllm"
+    lines += ["    ./serve.sh", "", *_places(folder, programs, patched), "", made.serve.why]
     lines += ["", "## Files", ""]
     told = {
         CONFIG_NAME: "LMCache's configuration; every value has its reason above it",
         "vllm.env": "the environment of every vLLM process",
         "serve.sh": "starts vLLM",
         "server.sh": "starts LMCache's server",
-        "compose.yaml": "the same with docker compose; the image needs LMCache and the patches",
+        "compose.yaml": "the same with docker compose"
+        + ("; the image needs LMCache and the patches" if patched else ""),
     }
     lines += [f"- `{name}`: {told.get(name, 'a systemd unit')}" for name in names]
     if made.warnings or made.notes:

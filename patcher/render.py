@@ -169,7 +169,7 @@ def _folder(
             )
     if _GDS_PATH not in settings:
         return _PLACEHOLDER
-    several = template.gds and schema.has("gds_path_sharding")
+    several = schema.has("gds_path_sharding") if template.gds else None
     found = _folders(_GDS_PATH, settings[_GDS_PATH], several=several)
     if wanted.model is None:
         return found
@@ -187,18 +187,23 @@ def _option(setting: str) -> str:
     return f"--{setting.replace('_', '-')}"
 
 
-def _folders(name: str, value: str, *, several: bool) -> str:
+def _folders(name: str, value: str, *, several: bool | None) -> str:
     option = _option(name)
     if not value.isprintable():
         # Line ends, control characters and bytes that are no text among them.
         raise _bad_path(option, value, "has a character that can't be printed")
-    if "," in value and not several:
+    if "," in value and several is False:
         raise _bad_path(option, value, "has a comma, and this LMCache takes one folder")
-    for folder in value.split(","):
+    # vLLM's own tier takes one folder, commas and all.
+    folders = [value] if several is None else value.split(",")
+    for folder in folders:
         if folder != folder.strip():
             raise _bad_path(option, value, "has a space at an end, which LMCache drops")
         if not PurePosixPath(folder).is_absolute():
-            raise _bad_path(option, value, "is not an absolute path")
+            why = "is not an absolute path"
+            if len(folders) > 1:
+                why = f"has a comma, at which LMCache parts it, and {folder!a} {why}"
+            raise _bad_path(option, value, why)
         if ".." in PurePosixPath(folder).parts:
             raise _bad_path(option, value, "has .. in it")
     return value

@@ -40,6 +40,7 @@ class Serve:
         server: a command to start before it; empty for none.
         why: what the flags are for.
         notes: what has to be known besides.
+        folders: where vLLM itself keeps chunks.
     """
 
     environ: Mapping[str, str]
@@ -47,6 +48,7 @@ class Serve:
     server: tuple[str, ...]
     why: str
     notes: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
 
 
 def serving(
@@ -108,7 +110,9 @@ def serving(
     else:
         why = _native(pair, wanted, made, argv, folder, notes)
     argv += _sizes(wanted, made, template, notes)
-    return Serve(environ, tuple(argv), server, why, tuple(notes))
+    tiered = template.kind == "vllm" and pair.vllm is not None and pair.vllm >= _TIERS
+    folders = (folder,) if tiered and folder is not None else ()
+    return Serve(environ, tuple(argv), server, why, tuple(notes), folders)
 
 
 def _graphs(template: Template, pair: Pair, argv: list[str], transfer: dict[str, Any]) -> str:

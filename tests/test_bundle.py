@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -27,13 +28,15 @@ def bundle(
     state: bool | None = True,
     model: Path | None = None,
     programs: Path | None = None,
+    gds_path: str = ODD,
+    vllm: str = "0.32.0",
 ) -> dict[str, str]:
-    pair = curable(Version("0.5.6"), Version("0.32.0"))
+    pair = curable(Version("0.5.6"), Version(vllm))
     pair = replace(pair, registered=state, cured=dict.fromkeys(pair.cured, state))
     folder = Path("/srv/x y")
     settings = {"output": str(folder / "lmcache.yaml")}
-    if load(profile).gds:
-        settings["gds_path"] = ODD
+    if load(profile).gds or load(profile).kind == "vllm":
+        settings["gds_path"] = gds_path
     made = render(profile, schema_of("0.5.6"), pair, settings, Wanted(model_path=model))
     return dict(files(load(profile), pair, made, folder, programs))
 
@@ -140,6 +143,50 @@ def test_the_folder_of_a_model_is_mounted_in_compose() -> None:
     assert "/m/a$$b:/m/a$$b:ro" in service["vllm"]["volumes"]
     plain = yaml.safe_load(bundle("blend")["compose.yaml"])["services"]["vllm"]
     assert len(plain["volumes"]) == 1
+
+
+def mounts(text: str) -> set[tuple[str, str]]:
+    """Where each volume of vLLM's service comes from, and where it is inside."""
+    volumes = yaml.safe_load(text)["services"]["vllm"].get("volumes", [])
+    pairs = (
+        (one["source"], one["target"]) if isinstance(one, dict) else one.split(":")[:2]
+        for one in volumes
+    )
+    return {(a.replace("$$", "$"), b.replace("$$", "$")) for a, b in pairs}
+
+
+@pytest.mark.parametrize("folder", ["/mnt/kv", "/mnt/a:b", "/mnt/a,b", ODD])
+def test_the_folder_of_vllms_own_tier_is_mounted(folder: str) -> None:
+    made = bundle("native-offload", gds_path=folder)
+    command = yaml.safe_load(made["compose.yaml"])["services"]["vllm"]["command"]
+    extra = json.loads(command[-1].replace("$$", "$"))["kv_connector_extra_config"]
+    root = extra["secondary_tiers"][0]["root_dir"]
+    assert root == folder
+    assert mounts(made["compose.yaml"]) == {(root, root)}
+    told = folder.replace("%", "%%")
+    assert f'RequiresMountsFor="{told}"' in made["vllm-native-offload.service"]
+
+
+def test_without_a_tier_vllm_gets_no_folder() -> None:
+    made = bundle("native-offload", vllm="0.21.0")
+    assert mounts(made["compose.yaml"]) == set()
+
+
+def test_vllms_own_offloading_asks_for_no_lmcache_in_the_image() -> None:
+    made = bundle("native-offload", state=None)
+    assert "The image needs LMCache" not in made["compose.yaml"]
+    assert "needs LMCache" not in made["README.md"]
+    assert "same patches" not in made["README.md"]
+    assert "The image needs LMCache" in bundle()["compose.yaml"]
+
+
+@pytest.mark.parametrize("folder", ["/mnt/a:b", "/mnt/a,/mnt/b", "/mnt/a:b,/mnt/c"])
+def test_every_folder_is_mounted_whatever_its_name(folder: str) -> None:
+    made = bundle("gds", gds_path=folder, model=Path("/m:1/x"))
+    found = mounts(made["compose.yaml"])
+    assert found >= {(one, one) for one in (*folder.split(","), "/m:1/x")}
+    for one in folder.split(","):
+        assert f'"{one}"' in made["vllm-gds.service"]
 
 
 def test_a_unit_finds_vllm_where_its_environment_is_known(tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ def test_a_path_with_odd_characters_stays_that_path(path: str) -> None:
         ("/mnt/../etc", "has .. in it"),
         ("/mnt/end ", "space at an end"),
         (" /mnt", "space at an end"),
-        ("/mnt/a,b", "not an absolute path"),
+        ("/mnt/a,b", "has a comma, at which LMCache parts it, and 'b' is not an absolute path"),
         ("/mnt/a, /mnt/b", "space at an end"),
         ("/mnt/a,", "not an absolute path"),
     ],
