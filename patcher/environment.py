@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,8 +24,17 @@ def from_file(path: Path) -> Mapping[str, str]:
         KvpatchError: ``unreadable`` (exit 4), ``bad-environment`` (exit 2).
     """
     try:
-        with path.open("rb") as stream:
-            content = stream.read(_MOST_BYTES + 1)
+        kind = path.stat().st_mode
+        if not stat.S_ISREG(kind) and not path.samefile(os.devnull):
+            raise KvpatchError(
+                "unreadable",
+                f"{path} is not a file, but a folder, a pipe or a device",
+                "name a file with lines of NAME=VALUE",
+                ExitCode.ENVIRONMENT,
+            )
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as stream:
+            content = stream.read(_MOST_BYTES + 1) or b""
     except OSError as error:
         raise KvpatchError(
             "unreadable",

@@ -130,9 +130,10 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
     if asked.fix and refused is None and not fixed and not linted.clean:
         notes.append("note: nothing of this is certain enough for --fix; mend it by hand")
     if asked.sarif is not None:
+        from .outputs import put
         from .sarif import sarif
 
-        _write(asked.sarif, json.dumps(sarif(file.path, linted.findings), indent=2) + "\n")
+        put(asked.sarif, json.dumps(sarif(file.path, linted.findings), indent=2) + "\n")
     data = {
         "file": file.path if file.written else None,
         "lmcache": str(release.lmcache),
@@ -293,15 +294,3 @@ def _jsonable(value: Any) -> Any:
     except (TypeError, ValueError):
         return spelt(value)
     return value
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as error:
-        raise KvpatchError(
-            "not-written",
-            f"{path} can't be written: {error.strerror}",
-            "name a file in a folder that is there and may be written",
-            ExitCode.ENVIRONMENT,
-        ) from None

@@ -25,7 +25,7 @@ def ready(path: Path | None) -> None:
     if path is None:
         return
     try:
-        target = path.resolve()
+        target = path if path.exists() and not path.is_file() else path.resolve()
         if target.is_dir():
             raise not_written(path, "it is a folder")
         if not target.parent.is_dir():
@@ -51,10 +51,11 @@ def put(path: Path, content: str) -> None:
         KvpatchError: ``not-written``, exit 4.
     """
     try:
-        target = path.resolve()
-        if target.exists() and not target.is_file():
-            target.write_text(content, encoding="utf-8")
+        # Of a pipe that is /dev/stdout the links lead to no name.
+        if path.exists() and not path.is_file():
+            _write_now(path, content)
             return
+        target = path.resolve()
         try:
             _replace(target, content)
         except OSError as error:
@@ -62,7 +63,17 @@ def put(path: Path, content: str) -> None:
                 raise
             target.write_text(content, encoding="utf-8")
     except OSError as error:
-        raise not_written(path, error.strerror or str(error)) from error
+        unread = error.errno == errno.ENXIO
+        why = "it is a pipe that nobody reads" if unread else error.strerror or str(error)
+        raise not_written(path, why) from error
+
+
+def _write_now(target: Path, content: str) -> None:
+    """Write what is no ordinary file, without waiting for one to open the other end of a pipe."""
+    descriptor = os.open(target, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    os.set_blocking(descriptor, True)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        stream.write(content)
 
 
 def remove(path: Path) -> None:

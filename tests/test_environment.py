@@ -6,11 +6,13 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from kvpatch.environment import command_of, from_file, from_process
 from kvpatch.outcome import ExitCode, KvpatchError
+from waiting import soon
 
 
 def test_lines_are_read_as_a_shell_reads_them(tmp_path: Path) -> None:
@@ -84,3 +86,12 @@ def test_a_process_of_somebody_else_is_told(tmp_path: Path) -> None:
     with pytest.raises(KvpatchError, match="can't be read") as caught:
         from_process(7, tmp_path)
     assert "root" in caught.value.hint
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir])
+def test_what_is_no_file_keeps_nobody_waiting(make: Callable[[Path], None], tmp_path: Path) -> None:
+    make(tmp_path / "env")
+    with soon(), pytest.raises(KvpatchError, match="is not a file") as caught:
+        from_file(tmp_path / "env")
+    assert (caught.value.code, caught.value.exit_code) == ("unreadable", ExitCode.ENVIRONMENT)
+    assert from_file(Path(os.devnull)) == {}

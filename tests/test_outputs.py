@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from kvpatch import outputs
 from kvpatch.outcome import ExitCode, KvpatchError
+from waiting import soon
 
 
 @contextmanager
@@ -90,10 +91,18 @@ def test_a_device_is_written_as_it_stands(tmp_path: Path) -> None:
     outputs.ready(Path("/dev/full"))
     with pytest.raises(KvpatchError, match="No space left on device"):
         outputs.put(Path("/dev/full"), "text")
+    ends = os.pipe()
+    outputs.ready(Path(f"/proc/self/fd/{ends[1]}"))
+    outputs.put(Path(f"/proc/self/fd/{ends[1]}"), "text")
+    assert os.read(ends[0], 10) == b"text"
+    for end in ends:
+        os.close(end)
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     outputs.put(tmp_path / "pipe", "text")
     assert os.read(reader, 10) == b"text"
     os.close(reader)
+    with soon(), pytest.raises(KvpatchError, match="a pipe that nobody reads"):
+        outputs.put(tmp_path / "pipe", "text")
     outputs.remove(tmp_path / "pipe")
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
