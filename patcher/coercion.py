@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -192,7 +193,17 @@ def _from_launch(schema: Schema, overrides: Mapping[str, Any]) -> Iterator[Seen]
         if schema.reading.converts_overrides and name != EXTRA and written is not None:
             value, failure = _converted(schema, key, written)
             failure = "kept" if failure else ""
+        elif name == EXTRA and schema.reading.parses_extra and isinstance(written, str):
+            value, failure = _read(written)
         yield Seen(name, value, written, "launch", f"lmcache.{name}", failure)
+
+
+def _read(text: str) -> tuple[Any, str]:
+    """A text as JSON, which is kept from where it would go if it is none."""
+    try:
+        return json.loads(text) if text else None, ""
+    except (ValueError, RecursionError):
+        return None, "kept"
 
 
 def _checked(schema: Schema, state: Effective) -> Effective:

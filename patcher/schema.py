@@ -65,6 +65,7 @@ class Reading:
         unquote: what is done to the text of a variable before it is converted.
         overrides: ``lmcache.<key>`` in vLLM's ``kv_connector_extra_config`` counts.
         converts_overrides: those values go through the converters.
+        parses_extra: of them a text for ``extra_config`` is read as JSON.
         remote_form: a pattern that ``remote_url`` in a file has to match; empty for any.
         validates: after what the configuration is checked: ``file`` or ``env``; empty for never.
         validates_alone: whether it is checked where there is no file.
@@ -77,6 +78,7 @@ class Reading:
     unquote: Convert | None = field(default=None, compare=False)
     overrides: bool = True
     converts_overrides: bool = True
+    parses_extra: bool = True
     remote_form: str = ""
     validates: str = "env"
     validates_alone: bool = True

@@ -90,6 +90,7 @@ class Functions:
             env_beside_file=update is not None,
             overrides=setter is not None,
             converts_overrides=setter is not None and calls(setter, safely),
+            parses_extra=setter is not None and calls(setter, "loads"),
             validates=validates,
             validates_alone=checked or (updates if over else validates == "file"),
             remote_form=self._remote_form(),

@@ -99,6 +99,10 @@ def cases(schema: Schema) -> list[dict[str, Any]]:
             if name in schema.keys:
                 overrides = {name: written}
                 found.append({"text": "{}\n", "overrides": overrides, "names": names(schema)})
+    for written in ('{"a": 1}', "abc", '"abc"', "", "[1]", "null", {"a": 1}, None, "[" * 9000):
+        overrides = {"extra_config": written}
+        found.append({"text": "extra_config: {b: 2}\n", "overrides": overrides,
+                      "names": names(schema)})  # fmt: skip
     for text in COMBINATIONS:
         found.append({"text": text, "names": names(schema)})
     return found
