@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from .vllm_options import full_name
+
 Pairs = Iterable[tuple[str, "str | bool"]]
 
 
@@ -22,7 +24,7 @@ def merged(pairs: Pairs, names: frozenset[str]) -> dict[str, dict[str, Any]]:
 
     Args:
         pairs: names without dashes in front, with values, in the order of the command.
-        names: spellings of one option; the last one that has dotted forms counts.
+        names: names of one option; the last spelling that has dotted forms counts.
 
     Raises:
         NotReadError: vLLM stops at a value.
@@ -30,7 +32,7 @@ def merged(pairs: Pairs, names: frozenset[str]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name, text in pairs:
         option, dot, rest = name.partition(".")
-        if not dot or option not in names or not isinstance(text, str):
+        if not dot or full_name(option) not in names or not isinstance(text, str):
             continue
         value: Any = text.split(",") if rest.endswith("+") else _value(text)
         rest = rest.removesuffix("+")

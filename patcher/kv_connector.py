@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .dotted_options import NotReadError, Pairs, json_of, merged
+from .vllm_options import full_name
 
 _TRANSFER = "kv-transfer-config"
 _NOTHING = ("", "None")
@@ -17,19 +18,32 @@ def transfer_of(flags: Mapping[str, str | bool] | Pairs) -> tuple[Mapping[str, A
 
     The flags may be pairs in the order of the command, where the same one may come again.
     """
+    found, problem = transfers_of(flags)
+    return (found[-1] if found else {}), problem
+
+
+def transfers_of(
+    flags: Mapping[str, str | bool] | Pairs,
+) -> tuple[tuple[Mapping[str, Any], ...], str]:
+    """All that vLLM reads for it one after the other, of which the last counts; why it can't.
+
+    It stops at each that is not right, also where another one counts. What the dotted forms say it
+    puts behind the rest, as one object for each spelling of the option.
+    """
     pairs = list(flags.items() if isinstance(flags, Mapping) else flags)
+    found: list[Mapping[str, Any]] = []
     try:
-        # vLLM puts what the dotted forms say behind the rest as one object, which beats the other.
-        dotted = merged(pairs, frozenset({_TRANSFER}))
-        if _TRANSFER in dotted:
-            return dotted[_TRANSFER], ""
-        text = dict(pairs).get(_TRANSFER)
-        if text is None or text in _NOTHING:
-            return {}, ""
-        read = json_of(text) if isinstance(text, str) else None
+        for name, text in pairs:
+            if full_name(name) != _TRANSFER:
+                continue
+            read = None if text is True else {} if text in _NOTHING else json_of(str(text))
+            if not isinstance(read, dict):
+                return (), "it is not a JSON object"
+            found.append(read)
+        found += merged(pairs, frozenset({_TRANSFER})).values()
     except NotReadError as error:
-        return {}, str(error)
-    return (read, "") if isinstance(read, dict) else ({}, "it is not a JSON object")
+        return (), str(error)
+    return tuple(found), ""
 
 
 def connectors(transfer: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

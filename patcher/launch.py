@@ -8,9 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from packaging.version import Version
+
 from . import wrapper
-from .dotted_options import NotReadError, json_of, merged
-from .kv_connector import connectors, is_in_process, transfer_of
+from .compile_options import Compiling, compiling
+from .kv_connector import connectors, is_in_process, transfers_of
 from .serve_config import SWITCHES, Origin, ServeConfig
 from .shell_state import Argument, Withheld
 from .vllm_options import full_name
@@ -46,7 +48,9 @@ class Launch:
         doubt: why an option that is not here may be given all the same; empty where it is not.
         unread: options whose value is not known; they are not among the flags.
         lines: those of the script that start vLLM, the one of this launch last.
-        ordered: all flags as vLLM has them one behind the other, the file's first.
+        ordered: all flags as vLLM has them one behind the other, the file's first, with the
+            beginning of a name that was written for the whole as it is.
+        overruled: other connectors that are given before ``transfer``, which vLLM reads too.
         withheld: variables that the script sets, and that do not reach vLLM.
         scripted: whether it stands in a script or a unit.
     """
@@ -66,22 +70,25 @@ class Launch:
     ordered: tuple[tuple[str, str | bool], ...] = ()
     withheld: Mapping[str, Withheld] = field(default_factory=dict)
     scripted: bool = False
+    overruled: tuple[Mapping[str, Any], ...] = ()
 
     def with_config(self, config: ServeConfig) -> Launch:
         """The same with the options of vLLM's configuration file, which the command's own beat."""
         words = [word for word, _ in config.words]
         heads = _spellings(name.partition(".")[0] for name in self.unread)
-        written = [one[:3] for one in _flags_at(words) if one[0].partition(".")[0] not in heads]
+        written = [one[:3] for one in _flags_at(words) if _head(one[0]) not in heads]
         taken = _spellings(self.flags)
-        read = [one for one in written if one[0] not in taken]
+        named = [(full_name(name), value, at) for name, value, at in written]
+        read = [one for one in named if one[0] not in taken]
         flags = {**{name: value for name, value, _ in read}, **self.flags}
         ordered = (*((name, value) for name, value, _ in written), *self._pairs)
-        transfer, problem = transfer_of(ordered)
+        transfers, problem = transfers_of(ordered)
         model = flags.get("model")
         return replace(
             self,
             flags=flags,
-            transfer=transfer,
+            transfer=transfers[-1] if transfers else {},
+            overruled=transfers[:-1],
             problem=problem,
             model=self.model or (model if isinstance(model, str) else None),
             config=config,
@@ -175,18 +182,11 @@ class Launch:
     @property
     def graphs(self) -> str | None:
         """The CUDA graph mode that the compilation config names, in capitals."""
-        (names,) = (same for same in _SAME if "cc" in same)
-        pairs = self._pairs
-        try:
-            # What the dotted forms say comes last, one object for each spelling; the last counts.
-            objects = list(merged(pairs, names).values())
-            for name, text in () if objects else pairs:
-                if name in names and isinstance(text, str) and text.startswith("{"):
-                    objects.append(json_of(text))
-        except NotReadError:
-            return None
-        mode = objects[-1].get("cudagraph_mode") if objects else None
-        return None if mode is None else str(mode).upper()
+        return self.compiling(None).mode
+
+    def compiling(self, vllm: Version | None) -> Compiling:
+        """What the options for compiling come to on a release; None for one that is not known."""
+        return compiling(self._pairs, vllm)
 
 
 def server_of(command: str) -> Launch | None:
@@ -227,9 +227,9 @@ def from_arguments(
     for name, value, place, behind in given_flags:
         given = arguments[place + behind]
         if given.computed and (behind or given.text.startswith("-")):
-            unread.add(name)
+            unread.add(full_name(name))
         else:
-            flags[name] = value
+            flags[full_name(name)] = value
     for place, one in enumerate(arguments):
         if one.computed and not _is_value(arguments, place):
             doubts.append(one.name or "a part of it")
@@ -238,8 +238,8 @@ def from_arguments(
     heads = _spellings(heads)
     flags = {name: value for name, value in flags.items() if name.partition(".")[0] not in heads}
     # The same flag may be there again, which counts where it is dotted.
-    ordered = tuple(one[:2] for one in given_flags if one[0] in flags)
-    transfer, problem = transfer_of(ordered)
+    ordered = tuple(one[:2] for one in given_flags if full_name(one[0]) in flags)
+    transfers, problem = transfers_of(ordered)
     model = None
     if "serve" in words and words.index("serve") + 1 < len(words):
         following = words[words.index("serve") + 1]
@@ -250,7 +250,7 @@ def from_arguments(
     return Launch(
         flags,
         environ,
-        transfer,
+        transfers[-1] if transfers else {},
         problem,
         model or (named if isinstance(named, str) else None),
         () if at is None else tuple(words[at + 1 :]),
@@ -258,7 +258,13 @@ def from_arguments(
         doubt=f"{told}: the shell puts it together when the command runs" if told else "",
         unread=frozenset(unread),
         ordered=ordered,
+        overruled=transfers[:-1],
     )
+
+
+def _head(name: str) -> str:
+    """The name of the option that a flag is of, whole."""
+    return full_name(name).partition(".")[0]
 
 
 def _spellings(names: Iterable[str]) -> set[str]:
@@ -281,23 +287,25 @@ def _is_value(arguments: Sequence[Argument], place: int) -> bool:
 
 def _flags_at(words: Sequence[str]) -> Iterator[tuple[str, str | bool, int, int]]:
     """Name, value and place of each flag, and how far behind it the value stands."""
+    taken = -1
     for place, word in enumerate(words):
-        if word == "-O" or not re.match(r"--?[A-Za-z]", word):
-            if word == "-O" and place + 1 < len(words):
-                yield "O", words[place + 1], place, 1
+        if place == taken or not re.match(r"--?[A-Za-z]", word):
             continue
         name, equals, value = word.lstrip("-").partition("=")
         # vLLM takes underscores for dashes in the name, not in what stands behind a dot.
         head, dot, tail = name.partition(".")
         name = head.replace("_", "-") + dot + tail
-        if word.startswith("--"):
-            name = full_name(name)
         if equals:
             yield name, value, place, 0
             continue
         following = words[place + 1] if place + 1 < len(words) else "--"
-        if name.removeprefix("no-") in SWITCHES:
-            yield name.removeprefix("no-"), not name.startswith("no-"), place, 0
+        switch = full_name(name)
+        if dot and place + 1 < len(words):
+            # Of a dotted form the next word is the value, whatever it is.
+            taken = place + 1
+            yield name, following, place, 1
+        elif switch.removeprefix("no-") in SWITCHES:
+            yield switch.removeprefix("no-"), not switch.startswith("no-"), place, 0
         elif following.startswith("-") and not re.match(r"-\d", following):
             yield name, True, place, 0
         else:

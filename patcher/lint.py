@@ -16,6 +16,7 @@ from . import (
     lint_launch,
     lint_names,
     lint_numbers,
+    lint_options,
     lint_parallel,
     lint_tiers,
     lint_values,
@@ -52,6 +53,7 @@ _CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     lint_launch.launch,
     lint_parallel.ranks,
     lint_parallel.adapters,
+    lint_options.options,
     lint_launch.environment,
     lint_environment.handed_on,
 )

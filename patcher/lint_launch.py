@@ -158,10 +158,13 @@ def _prefix(given: Launch) -> Iterator[Finding]:
 
 def _graphs(context: Context) -> Iterator[Finding]:
     given = context.launch
-    if given is None or given.on("enforce-eager") or given.graphs in _SAFE_MODES:
+    if given is None or given.on("enforce-eager"):
+        return
+    compiling = given.compiling(context.vllm)
+    if compiling.mode in _SAFE_MODES or compiling.stops:
         return
     level = vllm_options.level(given.flags)
-    safe = vllm_options.level_is_safe(level, context.vllm) if given.graphs is None else False
+    safe = vllm_options.level_is_safe(level, context.vllm) if compiling.mode is None else False
     if not given.known or safe:
         return
     # vLLM asks whether it is true as Python has it, which "false" is too.

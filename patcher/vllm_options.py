@@ -34,18 +34,18 @@ _HIGHER = Version("0.20.0")
 
 
 SHORTEST = {
-    "kv-transfer-config": "kv-tr",
-    "compilation-config": "compilation",
+    "kv-transfer-config": "kv-t",
+    "compilation-config": "com",
     "tensor-parallel-size": "te",
     "pipeline-parallel-size": "pi",
-    "gpu-memory-utilization": "gpu-memory",
-    "enable-prefix-caching": "enable-prefix-cach",
-    "no-enable-prefix-caching": "no-enable-prefix-cach",
-    "enforce-eager": "enforce-",
-    "no-enforce-eager": "no-enforce-",
+    "gpu-memory-utilization": "gp",
+    "enable-prefix-caching": "enable-pre",
+    "no-enable-prefix-caching": "no-enable-pre",
+    "enforce-eager": "enf",
+    "no-enforce-eager": "no-enf",
     "kv-offloading-size": "kv-offloading-s",
     "kv-offloading-backend": "kv-offloading-b",
-    "optimization-level": "optimization-",
+    "optimization-level": "op",
 }
 """So much of a name is no other option's in any release, which argparse takes for the whole."""
 

@@ -89,8 +89,37 @@ def _json(text: str) -> Any:
     return None if text in ("", "None") else json.loads(text)
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
+def _object(text: str) -> Any:
+    """As vLLM's configurations read it, which have to be objects."""
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise TypeError
+    return found
+
+
+def _object_or_level(text: str) -> Any:
+    return {"level": int(text)} if text in ("0", "1", "2", "3") else _object(text)
+
+
+def _add_compiling(parser: argparse.ArgumentParser, release: str) -> None:
+    """The options for compiling, with the names that the release's own file has for them."""
+    engine = release_file("vllm", release, "vllm/engine/arg_utils.py").decode()
+    quote = r"['\"]"
+    named = f"{quote}--compilation-config{quote},\\s*{quote}(-\\w+){quote}"
+    short = re.search(named, engine)
+    assert short is not None
+    levels = Version(release) < Version("0.9.2")
+    parser.add_argument(
+        "--compilation-config", short[1], type=_object_or_level if levels else _object
+    )
+    if '"--optimization-level"' in engine:
+        # Any text passes vLLM's parser, and the engine's configuration takes a level alone.
+        parser.add_argument("--optimization-level", type=int, choices=range(4))
+
+
+def _add_options(parser: argparse.ArgumentParser, release: str) -> None:
     switch = argparse.BooleanOptionalAction
+    _add_compiling(parser, release)
     parser.add_argument("--model")
     parser.add_argument("--config", default="")
     parser.add_argument("--config-format")
@@ -115,9 +144,9 @@ def parsed(release: str, arguments: list[str]) -> dict[str, Any]:
     if arguments[0] == "serve":
         serve = top.add_subparsers(dest="subparser").add_parser("serve")
         serve.add_argument("model_tag", nargs="?")
-        _add_options(serve)
+        _add_options(serve, release)
     else:
-        _add_options(top)
+        _add_options(top, release)
     found = vars(top.parse_args(arguments))
     found["model"] = found.get("model_tag") or found["model"]
     return found
