@@ -37,6 +37,15 @@ FIELDS: Mapping[str, tuple[Version | None, Version | None]] = {
 FORBIDS = Version("0.16.0")
 """From here on vLLM stops at a field that it does not have; before, most leave it unread."""
 
+_WHOLE = frozenset({"kv_port", "kv_rank", "kv_parallel_size"})
+_TEXTS = frozenset({"kv_ip", "engine_id", "kv_buffer_device", "kv_connector_module_path"})
+_EMPTY = frozenset({"engine_id", "kv_connector_module_path"})
+"""Those that may be null."""
+_POLICIES = ("recompute", "fail")
+_TRUTHS = frozenset(
+    {"true", "false", "t", "f", "1", "0", "yes", "no", "y", "n", "on", "off", "1.0", "0.0"}
+)
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -73,8 +82,13 @@ def faults(transfer: Mapping[str, Any], vllm: Version | None, within: str = "") 
         name = "kv_connector_extra_config"
         told = f"vLLM stops at {name} {shown(name, extra)}{within}"
         yield Fault(f"{told}: it is an object")
-    for key in transfer:
-        yield from _unknown(str(key), vllm, within)
+    for key, value in transfer.items():
+        unknown = list(_unknown(str(key), vllm, within))
+        yield from unknown
+        right = "" if unknown else _wanted(str(key), value)
+        if right:
+            told = f"vLLM stops at {key} {shown(str(key), value)}{within}"
+            yield Fault(f"{told}: it is {right}")
     for place, one in children(transfer):
         yield from faults(one, vllm, f" of the connector {place + 1} inside MultiConnector")
 
@@ -93,6 +107,31 @@ def _name(name: str, vllm: Version | None, within: str) -> Iterator[Fault]:
     elif name == OLD_ENGINE:
         told = f"{told} is for vLLM's old engine (V0), and the one of today stops at it"
         yield Fault(f"{told}; write LMCacheConnectorV1", Level.WARNING)
+
+
+def _wanted(key: str, value: Any) -> str:
+    """What a field has to be and is not, for certain; empty where it is, or may be."""
+    if key in _WHOLE:
+        return "" if _is_whole(value) or (value is None and key == "kv_rank") else "a whole number"
+    if key in _TEXTS:
+        return "" if isinstance(value, str) or (value is None and key in _EMPTY) else "a text"
+    if key == "kv_load_failure_policy" and value not in _POLICIES:
+        return " or ".join(_POLICIES)
+    if key == "enable_permute_local_kv" and not _is_truth(value):
+        return "true or false"
+    return ""
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether vLLM makes a whole number of it."""
+    try:
+        return isinstance(value, int | float | str) and float(value).is_integer()
+    except (ValueError, OverflowError):
+        return False
+
+
+def _is_truth(value: Any) -> bool:
+    return str(value).lower() in _TRUTHS
 
 
 def _unknown(key: str, vllm: Version | None, within: str) -> Iterator[Fault]:

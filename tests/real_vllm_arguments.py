@@ -74,7 +74,14 @@ def main():
         except (Exception, SystemExit):
             answers.append(None)
     plain = shown(module.parse_args([]))
-    print(json.dumps({"vllm": version, "defaults": plain, "found": answers}))
+    options = [
+        one[2:].replace("_", "-")
+        for action in module._actions
+        for one in action.option_strings
+        if one.startswith("--")
+    ]
+    told = {"vllm": version, "defaults": plain, "found": answers, "options": options}
+    print(json.dumps(told))
 
 
 main()

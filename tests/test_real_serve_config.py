@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import subprocess
 from dataclasses import dataclass
@@ -12,9 +13,12 @@ from typing import Any
 import pytest
 from kvpatch.launch import Launch
 from kvpatch.launch_script import parse_launch
-from kvpatch.rules import Level
+from kvpatch.option_names import known
+from kvpatch.rules import CONNECTOR as CONNECTOR_RULE
+from kvpatch.rules import SERVE_CONFIG, Level
 from kvpatch.serve_file import Base, followed
 from kvpatch.transfer_fields import faults
+from linted import run
 from packaging.version import Version
 from releases import vllm_releases
 from targets import target
@@ -77,6 +81,11 @@ CASES = [
     Case("the command wins before it", "gpu-memory-utilization: 0.5\n",
          "serve m --gpu-memory-utilization 0.6 --config s.yaml"),
     Case("the command wins by a short name", "tensor-parallel-size: 2\n", f"{S} -tp 4"),
+    Case("a level as configuration", "compilation-config: 3\n", since="0.9.2"),
+    Case("compiling", "compilation-config: '{}'\nenforce: true\n"),
+    Case("broken JSON, dotted command", "kv-transfer-config: '{broken'\n",
+         f"{S} --kv-transfer-config.kv_connector X --kv-transfer-config.kv_role kv_both",
+         since="0.9.1"),
     Case("null", "kv-transfer-config:\n"),
     Case("switch off", "enable-prefix-caching: false\n"),
     Case("switch off with underscores", "enable_prefix_caching: false\n"),
@@ -143,12 +152,14 @@ def ours(case: Case, release: str, folder: Path) -> dict[str, Any] | None:
     start = "vllm " if case.command.startswith("serve") else "vllm.entrypoints.openai.api_server "
     base = Base((folder,))
     found = followed(parse_launch(f"{start}{case.command}"), Version(release), base)
-    return None if _stops(found) else _shown(found)
+    return None if _stops(found, Version(release)) else _shown(found)
 
 
-def _stops(launch: Launch) -> bool:
+def _stops(launch: Launch, vllm: Version) -> bool:
     config = launch.config
     told = config.problems if config and not config.ignored else ()
+    if launch.compiling(vllm).stops:
+        return True
     return bool(launch.problem or any(one.certain for one in told) or (config and config.unread))
 
 
@@ -241,6 +252,69 @@ def test_the_real_command_makes_of_a_file_what_kvpatch_says(tmp_path: Path) -> N
     assert not apart, sorted(apart)
 
 
+CONNECTOR = f"--kv-transfer-config '{J}'"
+WORDS = [
+    f"m {CONNECTOR}",
+    f"m --no-enable-prefix-caching true {CONNECTOR}",
+    f"m {CONNECTOR} --enforce-eager true",
+    f"--enforce-eager m {CONNECTOR}",
+    f"--enforce-eager m {CONNECTOR} --port=1 n",
+    f"m {CONNECTOR} --enforce-eagr",
+    f"m {CONNECTOR} --enforce --no-enforce --enable-pre --gp 0.5",
+    f"m {CONNECTOR} --optimization-level 1",
+    f"m {CONNECTOR} -tp x",
+    f"m {CONNECTOR} -tp",
+    f"m {CONNECTOR} --tensor-parallel-size 1.5",
+    f"m {CONNECTOR} --te 2",
+    f"m {CONNECTOR} --enforce-eager=true",
+    f"m {CONNECTOR} --gpu-memory-utilization x",
+    f"--model m {CONNECTOR}",
+    f"n --model m {CONNECTOR}",
+    f"--served-model-name x m {CONNECTOR}",
+    f"--served-model-name x --model m {CONNECTOR}",
+    f"m --served-model-name x y {CONNECTOR}",
+    f"m {CONNECTOR} -O '{{}}'",
+    f"m {CONNECTOR} -cc '{{}}'",
+    f"m {CONNECTOR} -cc 3",
+    f"m {CONNECTOR} -O3",
+    f"m {CONNECTOR} -O.mode NONE",
+    f"m {CONNECTOR} --compilation-config 3",
+    f"m {CONNECTOR} --compilation-config.cudagraph_mode NONE",
+    (
+        "m --kv-transfer-config '{broken' --kv-transfer-config.kv_connector LMCacheConnectorV1 "
+        "--kv-transfer-config.kv_role kv_both"
+    ),
+    f'm --kv-transfer-config \'{{"kv_connector": "X"}}\' {CONNECTOR}',
+    "m --kv-tr.kv_connector LMCacheConnectorV1 --kv-transfer-config.kv_role kv_both",
+    "m --kv-tr.kv_connector LMCacheConnectorV1 --kv-tr.kv_role kv_both",
+    "m --kv-transfer-config.kv_connector LMCacheConnectorV1 --kv-transfer-config.kv_role",
+]
+
+
+@pytest.mark.stack
+def test_the_real_command_stops_at_the_words_at_which_lint_says_so(tmp_path: Path) -> None:
+    asked = [
+        {"file": "s.yaml", "text": "port: 8001\n", "arguments": ["serve", *shlex.split(words)]}
+        for words in WORDS
+    ]
+    answer = answered(asked, tmp_path)
+    apart = {}
+    for words, theirs in zip(WORDS, answer["found"], strict=True):
+        found = run("chunk_size: 256\n", serve=f"vllm serve {words}", vllm=answer["vllm"]).findings
+        told = [one.message for one in found if one.rule in (SERVE_CONFIG, CONNECTOR_RULE)]
+        if bool(told) is not (theirs is None):
+            apart[words] = told
+    assert not apart
+
+
+@pytest.mark.stack
+def test_the_options_are_those_of_the_real_command(tmp_path: Path) -> None:
+    answer = answered([], tmp_path)
+    there = set(answer["options"])
+    plain = {one for one in there if one.removeprefix("no-") == one or one[3:] not in there}
+    assert plain == known(Version(answer["vllm"]))
+
+
 ROLES_AND_FIELDS = [
     {"kv_connector": "LMCacheConnectorV1"},
     {"kv_connector": "LMCacheConnectorV1", "kv_role": "both"},
@@ -253,6 +327,25 @@ ROLES_AND_FIELDS = [
             {"kv_port": 1},
             {"kv_ip": "h"},
             {"kv_rank": 1},
+            {"kv_rank": math.nan},
+            {"kv_port": math.nan},
+            {"kv_port": "x"},
+            {"kv_port": "1"},
+            {"kv_port": 1.5},
+            {"kv_port": 1.0},
+            {"kv_port": None},
+            {"kv_port": [1]},
+            {"kv_ip": 3},
+            {"engine_id": 3},
+            {"kv_buffer_device": 3},
+            {"kv_buffer_device": "gpu"},
+            {"kv_connector_module_path": 3},
+            {"kv_connector_extra_config": {"a": math.nan}},
+            {"kv_buffer_size": math.nan},
+            {"kv_load_failure_policy": "retry"},
+            {"enable_permute_local_kv": "truth"},
+            {"enable_permute_local_kv": "true"},
+            {"enable_permute_local_kv": None},
             {"enable_permute_local_kv": True},
             {"kv_load_failure_policy": "fail"},
         )

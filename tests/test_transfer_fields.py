@@ -35,7 +35,8 @@ def test_the_fields_and_roles_are_the_releases_own(release: str) -> None:
     }
     for name in {*FIELDS, *there}:
         found = list(faults({**RIGHT, name: RIGHT.get(name, {})}, Version(release)))
-        assert bool(found) is (name not in there), name
+        told = [one for one in found if "no such field" in one.message or "no field" in one.message]
+        assert bool(told) is (name not in there), name
     assert set(ROLES) == set(re.findall(r'"(kv_(?:producer|consumer|both))"', text))
 
 
