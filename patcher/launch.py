@@ -172,7 +172,7 @@ class Launch:
 
     def last(self, name: str) -> str | bool | None:
         """The value that counts of an option, by whichever of its names; None for none."""
-        found = [value for one, value in self._pairs if one in _spellings({name})]
+        found = [value for one, value in self._pairs if full_name(one) in _spellings({name})]
         return found[-1] if found else None
 
     def is_unread(self, name: str) -> bool:
