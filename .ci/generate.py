@@ -5,12 +5,22 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CHECKOUT / "tests"))
 
-from kvpatch import ahead, catalogue, key_history, pairs, revision, series, summary  # noqa: E402
+from kvpatch import (  # noqa: E402
+    ahead,
+    catalogue,
+    key_history,
+    option_names,
+    pairs,
+    revision,
+    series,
+    summary,
+)
 from kvpatch.readme import with_pair_table, with_tables  # noqa: E402
 from kvpatch.schema import FILES  # noqa: E402
 from kvpatch.schema_source import parse_schema, read_schema  # noqa: E402
@@ -54,6 +64,7 @@ def main() -> None:
     told = with_tables(readme.read_text(), chosen)
     readme.write_text(with_pair_table(told, pairs.read(blending.read_text())))
     (CHECKOUT / "patcher" / "lmcache_keys.json").write_text(keys())
+    (CHECKOUT / "patcher" / "vllm_options.json").write_text(options())
     count = sum(map(len, releases.values()))
     print(f"{count} releases, {len(matrix.pairs)} pairs, {len(chosen.members)} patches")
 
@@ -69,6 +80,19 @@ def _files(chosen: series.Series, package: str, release: str) -> dict[str, bytes
         if SpecifierSet(target.versions).contains(version, prereleases=True)
     }
     return {path: release_file(package, release, path) for path in sorted(paths)}
+
+
+def options() -> str:
+    """The names of vLLM's options in every release."""
+
+    def read(release: str, path: str) -> bytes | None:
+        try:
+            return release_file("vllm", release, path)
+        except ReleaseFilesMissingError:
+            return None
+
+    names = {one: option_names.names_of(partial(read, one)) for one in vllm_releases()}
+    return option_names.build(names)
 
 
 def keys() -> str:
