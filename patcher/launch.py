@@ -29,6 +29,8 @@ _SAME = (
     frozenset({"pipeline-parallel-size", "pp"}),
 )
 """Names of one option each."""
+_BLANK = re.compile(r" +--\w")
+"""A word that a shell makes of a backslash with a blank behind it."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,11 @@ class Launch:
             if flag == name or flag.startswith(f"{name}.")
         )
         return next(found, None)
+
+    @property
+    def broken(self) -> bool:
+        """Whether a backslash with a blank behind it ended the command too early."""
+        return any(_BLANK.match(word) for word in self.args) or self.args[-1:] == (" ",)
 
     @property
     def known(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -35,8 +34,6 @@ _SHARED = (
     *("enable_nixl", "extra_config.enable_nixl_storage", "storage_plugins", "external_backends"),
 )
 """What other processes can fill: the rest is this one's own."""
-_BLANK = re.compile(r" +--\w")
-"""A word that a shell makes of a backslash with a blank behind it."""
 _FULL = 0.9
 """Above this share of the GPU's memory a buffer beside it is likely not to fit."""
 
@@ -48,7 +45,7 @@ def launch(context: Context) -> Iterator[Finding]:
         return
     if given.config is not None:
         yield from _serve_config(given.config)
-    if any(_BLANK.match(word) for word in given.args) or given.args[-1:] == (" ",):
+    if given.broken:
         told = "a backslash stands in front of a blank: to go on in the next line it must be the "
         told += "last of its line; what stands in the lines behind it is not looked at"
         yield Finding(rules.SERVE_CONFIG, told, "", "launch")

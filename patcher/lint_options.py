@@ -26,7 +26,7 @@ _TRANSFER = "kv-transfer-config"
 def options(context: Context) -> Iterator[Finding]:
     """What vLLM stops at before it looks at any configuration."""
     given = context.launch
-    if given is None:
+    if given is None or given.broken:
         return
     for found, names in (
         *_unknown(given, context.vllm),

@@ -119,7 +119,7 @@ def test_a_script_that_changes_to_its_own_folder_is_followed_there(tmp_path: Pat
 
 def test_without_vllm_in_the_command_nobody_knows_who_reads_it(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(TEXT)
-    launch = parse_launch("docker run vllm/vllm-openai --config s.yaml --port 1")
+    launch = parse_launch("docker run my/image --config s.yaml --port 1")
     found = followed(launch, NEWEST, Base((tmp_path,)))
     assert "vLLM itself" in config(found).unread
     assert not found.in_process
