@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import json
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,8 +24,9 @@ from .index_config import configured as configured
 from .index_config import first_only, places, refuse_plain, trusted
 from .index_page import ACCEPT, files_in, files_of, require_page
 from .index_page import Wheel as Wheel
-from .leftovers import PREFIX, locked
-from .links import read_regular
+from .kept_files import kept_file as kept_file
+from .kept_files import no_cache as no_cache
+from .kept_files import write_atomically as write_atomically
 from .outcome import ExitCode, KvpatchError
 
 if TYPE_CHECKING:
@@ -148,50 +145,6 @@ def kept_releases(distribution: str, *, cache: Path) -> tuple[Wheel, ...]:
     name, asked = canonicalize_name(distribution), configured()
     ordered = [_kept(_kept_place(cache, place, name), None) or () for place in places(asked)]
     return tuple(wheel for wheel in _one_each(ordered) if not wheel.sdist)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Puts a file of the cache in place whole, so that other processes may read at any moment.
-
-    Raises:
-        KvpatchError: ``no-cache``, exit 4.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=PREFIX)
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                # So that no other run takes it for what a killed one left.
-                locked(descriptor, fcntl.LOCK_EX)
-                stream.write(data)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise no_cache(path.parent, error) from None
-
-
-def kept_file(path: Path) -> bytes:
-    """The bytes of a file of the cache; a pipe in its place keeps nobody waiting.
-
-    Raises:
-        OSError: there is no regular file, or it can't be read.
-    """
-    found = read_regular(str(path))
-    if found is None:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-    return found
-
-
-def no_cache(folder: Path, error: OSError) -> KvpatchError:
-    """What to say of a cache folder that can't be written."""
-    return KvpatchError(
-        "no-cache",
-        f"{folder} can't be written: {error.strerror}",
-        "make room, or set XDG_CACHE_HOME to a folder that can be written",
-        ExitCode.ENVIRONMENT,
-    )
 
 
 def _everywhere(

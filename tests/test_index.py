@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from kvpatch.index import (
     Index,
     configured,
-    kept_file,
     kept_releases,
     releases,
     wheels_of,
@@ -110,15 +109,6 @@ def test_a_damaged_list_is_asked_for_anew(web: Web, tmp_path: Path) -> None:
     for text in ("", "{}", '{"schema": 1, "asked": 9e99, "wheels": [{}]}', kept.read_text()[:-30]):
         kept.write_text(text)
         assert releases("demo", index=Index(web.url), cache=tmp_path) == first
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to(path)])
-def test_what_is_no_file_in_the_place_of_a_list_keeps_nobody_waiting(
-    tmp_path: Path, make: Callable[[Path], None]
-) -> None:
-    make(tmp_path / "list.json")
-    with pytest.raises(OSError, match=r"list\.json"):
-        kept_file(tmp_path / "list.json")
 
 
 def test_a_pipe_in_the_place_of_a_list_is_no_list(web: Web, tmp_path: Path) -> None:
