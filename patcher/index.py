@@ -109,10 +109,11 @@ def listing(
         return wheels
 
     by_place, lost = _everywhere(asked, name, found)
+    every = by_place[0] if len(by_place) == 1 else _one_each(by_place)
     wanted = SpecifierSet(spec)
     wheels = tuple(
         wheel
-        for wheel in _one_each(by_place)
+        for wheel in every
         if wanted.contains(wheel.version, prereleases=True)
         and (pre or not wheel.version.is_prerelease)
         and (sdists or not wheel.sdist)
