@@ -216,9 +216,38 @@ def _opened(environment: Environment, where: Where, disk: Disk) -> Host:
 def view(host: Host, choice: Choice) -> View:
     """Plan the chosen patches on the host.
 
+    Where another run wrote between journal and files, both are read once more.
+
     Raises:
         KvpatchError: for a choice that can't be.
     """
+    for _ in range(_LOOKS):
+        try:
+            seen = _planned(host, choice)
+        except KvpatchError:
+            if (now := _as_it_is(host)) is None:
+                raise
+        else:
+            if (now := _as_it_is(host)) is None:
+                return seen
+        host = now
+    return _planned(host, choice)
+
+
+_LOOKS = 5
+
+
+def _as_it_is(host: Host) -> Host | None:
+    """The host with the journals as they are now; None where it has them."""
+    sites = {
+        folder: replace(site, journal=site.store.read()) for folder, site in host.sites.items()
+    }
+    if all(site.journal == host.sites[folder].journal for folder, site in sites.items()):
+        return None
+    return Host(host.environment, InstalledTree(host.environment, sites), host.where)
+
+
+def _planned(host: Host, choice: Choice) -> View:
     selection = select(discover(), host.versions, choice.only, choice.skip)
     options = replace(choice.options, known=catalogue_module.load())
     planned = plan(selection.series, host.tree, options)

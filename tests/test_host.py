@@ -11,6 +11,7 @@ from kvpatch.application import apply
 from kvpatch.fsops import Disk
 from kvpatch.host import Choice, Host, Standing, Where, open_host, view
 from kvpatch.journal import Store
+from kvpatch.outcome import KvpatchError
 from kvpatch.plan import Options
 from kvpatch.transaction import Change, SiteChanges, commit
 
@@ -55,6 +56,30 @@ def test_a_state_folder_of_ones_own_holds_the_journal(site: FakeSite, tmp_path: 
     assert (folder / "journal.json").is_file()
     assert opened(site, state).standings == (Standing(WORKER, "ours"),)
     assert opened(site).standings == ()
+
+
+def test_journal_and_files_are_of_one_time_whatever_another_run_does_meanwhile(
+    site: FakeSite,
+) -> None:
+    pristine = opened(site)
+    apply(opened(site), Choice(), Disk())
+    patched = opened(site)
+    seen = view(pristine, Choice())
+    assert {file.state for file in seen.plan.files} == {"ours"}
+    assert seen.host.interrupted is False
+    assert on(site, "revert").code == 0
+    seen = view(patched, Choice())
+    assert {file.state for file in seen.plan.files} == {"pristine"}
+    assert seen.host.standings == ()
+
+
+def test_an_original_that_is_lost_and_not_put_back_is_still_said(site: FakeSite) -> None:
+    apply(opened(site), Choice(), Disk())
+    for blob in site.state.glob("*/blobs/*"):
+        blob.unlink()
+    with pytest.raises(KvpatchError) as caught:
+        view(opened(site), Choice(only=("KV001",)))
+    assert caught.value.code == "original-damaged"
 
 
 def test_opening_and_planning_write_nothing(site: FakeSite) -> None:
