@@ -51,11 +51,11 @@ def run(group: click.Group, given: list[str], disk: Any = None) -> ExitCode:
             ExitCode.ENVIRONMENT,
         )
     except OSError as error:
-        from .fsops import environment_error
+        from .system_errors import environment_error
 
         failure = _unwritable(error) if _printing(error) else environment_error(error)
     except Exception as error:
-        from .fsops import no_memory
+        from .system_errors import no_memory
 
         failure = no_memory() if _short_of_memory(error) else _bug(error)
     return _fail(failure, given, group)

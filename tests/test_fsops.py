@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kvpatch.fsops import Disk, environment_error, environment_errors, fresh_mtime, look, sha256
+from kvpatch.fsops import Disk, fresh_mtime, look, sha256
 from kvpatch.outcome import ExitCode, KvpatchError
 
 SECOND = 1_000_000_000
@@ -248,29 +248,3 @@ def test_what_is_not_there_is_none_and_what_is_odd_is_refused(tmp_path: Path) ->
         with pytest.raises(KvpatchError) as caught:
             look(Disk(), tmp_path, path)
         assert (caught.value.code, caught.value.exit_code) == (code, ExitCode.REFUSED)
-
-
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [
-        (errno.ENOSPC, "no-space"),
-        (errno.EDQUOT, "no-space"),
-        (errno.EROFS, "read-only"),
-        (errno.EACCES, "no-permission"),
-        (errno.EIO, "file-error"),
-    ],
-)
-def test_what_the_system_refuses_has_a_code_and_a_next_step(number: int, code: str) -> None:
-    with pytest.raises(KvpatchError) as caught, environment_errors():
-        raise OSError(number, os.strerror(number), "/some/file")
-    assert (caught.value.code, caught.value.exit_code) == (code, ExitCode.ENVIRONMENT)
-    assert "/some/file" in caught.value.message
-    assert caught.value.hint
-
-
-def test_a_rename_that_fails_is_told_by_what_it_was_to_take_the_place_of() -> None:
-    for number, code in ((errno.EBUSY, "mounted"), (errno.EXDEV, "file-error")):
-        error = environment_error(OSError(number, os.strerror(number), "/x/.new", None, "/x/file"))
-        assert (error.code, error.exit_code) == (code, ExitCode.ENVIRONMENT)
-        assert error.message.startswith("/x/file: ")
-    assert "take the mount away" in environment_error(OSError(errno.EBUSY, "", "/x")).hint
