@@ -50,7 +50,7 @@ def half(worker: str = EARLY) -> str:
 @pytest.mark.parametrize(
     ("verb", "more"),
     [
-        ("status", ["pair"]),
+        ("status", ["pair", "other_bytecode"]),
         ("diff", ["diff"]),
         ("apply", ["compat", "written", "dry_run"]),
         ("verify", []),
