@@ -94,6 +94,11 @@ import vllm  # noqa: E402, F401
 
 smoke_platform.settle(OUT / f"names-{os.getpid()}")
 smoke_platform.variables(os.environ)
+if RANKS > 1 and os.environ["VLLM_CPU_OMP_THREADS_BIND"] == "all":
+    # Older workers want a core for each rank.
+    cores = sorted(os.sched_getaffinity(0))
+    bound = "|".join(str(cores[rank % len(cores)]) for rank in range(RANKS))
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = bound
 smoke_harness.Harness().install()
 smoke_imports.after_import("lmcache.v1.compute.blend.blender", watch)
 
