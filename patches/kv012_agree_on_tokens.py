@@ -86,7 +86,8 @@ PATCH = Patch(
     retire_when="An LMCache release picks the same tokens on every tensor-parallel rank.",
     post_condition=agrees_on_tokens,
     faithful=released_elsewhere,
-    proved="run on a CPU on two ranks: vLLM 0.32.0 with LMCache 0.5.6",
+    proved="run on a CPU: vLLM 0.32.0 with LMCache 0.5.6 on two and four ranks, vLLM 0.11.0 with "
+    "LMCache 0.3.9.post2 on two",
 )
 
 _STOCK = """
