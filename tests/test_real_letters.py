@@ -14,7 +14,7 @@ from kvpatch.catalogue import load
 from kvpatch.compat import MEANINGS
 from kvpatch.fold import Memo
 from kvpatch.matrix import Release, Workshop
-from kvpatch.model_runner import BARE, SKIPS, VARIABLE
+from kvpatch.model_runner import SKIPS, WAY
 from kvpatch.plan import Options
 from kvpatch.series import discover
 from releases import whole_release
@@ -77,7 +77,7 @@ PLACES = [
     ("0.22.0", "0.5.6", "V", "vllm/config/vllm.py", 493, "for Qwen3ForCausalLM"),
     # What profile and doctor say of it.
     ("0.22.0", "0.5.6", "V", "vllm/config/vllm.py", 493, SKIPS),
-    ("0.22.0", "0.5.6", "V", "vllm/config/vllm.py", 493, f"{BARE}, or {VARIABLE}=0"),
+    ("0.22.0", "0.5.6", "V", "vllm/config/vllm.py", 493, WAY),
 ]
 
 
