@@ -145,8 +145,8 @@ def read_original(wheel: Wheel) -> Original:
     if metadata.startswith(BOM_UTF8):
         raise bad_wheel(
             wheel.path,
-            "its METADATA begins with a byte order mark, and neither uv nor pip (from Python 3.11 on) "
-            "installs it so",
+            "its METADATA begins with a byte order mark, and neither uv nor pip (from Python 3.11 "
+            "on) installs it so",
         )
     fields = _fields(metadata)
     try:
