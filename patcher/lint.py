@@ -16,7 +16,6 @@ from . import (
     lint_launch,
     lint_names,
     lint_numbers,
-    lint_options,
     lint_parallel,
     lint_tiers,
     lint_values,
@@ -33,6 +32,15 @@ from .yaml_source import YamlFile
 if TYPE_CHECKING:
     from .absence import Absence
     from .launch import Launch
+
+
+def _options(context: Context) -> Iterator[Finding]:
+    """What vLLM's parser stops at, whose options take a while to read."""
+    if context.launch is not None:
+        from .lint_options import options
+
+        yield from options(context)
+
 
 _CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     lint_names.keys,
@@ -53,7 +61,7 @@ _CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     lint_launch.launch,
     lint_parallel.ranks,
     lint_parallel.adapters,
-    lint_options.options,
+    _options,
     lint_launch.environment,
     lint_environment.handed_on,
 )

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
 from . import rules
 from .key_history import nearest
-from .launch import Launch
 from .lint_context import Context
 from .option_names import known, newest, strangers, strays
 from .rules import Finding, Level, one_line
 from .transfer_fields import faults
+
+if TYPE_CHECKING:
+    from .launch import Launch
 
 _MODEL_TAKEN = Version("0.11.1")
 """From here on `vllm serve --model NAME` is taken as the model, of which there may be one."""
