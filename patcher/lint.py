@@ -62,7 +62,7 @@ _CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     lint_parallel.ranks,
     lint_parallel.adapters,
     _options,
-    lint_launch.environment,
+    lint_environment.environment,
     lint_environment.handed_on,
 )
 

@@ -17,6 +17,7 @@ from .yaml_source import YamlFile
 if TYPE_CHECKING:
     from .absence import Absence
     from .launch import Launch
+    from .serve_config import Origin
 
 TENSOR = "tensor-parallel-size"
 PIPELINE = "pipeline-parallel-size"
@@ -118,11 +119,15 @@ class Context:
 
     def written(self, found: Finding) -> Finding:
         """A finding about the connector's configuration, where vLLM's file has that."""
-        origin = self.launch.origin("kv-transfer-config") if self.launch else None
-        if origin is None:
-            return found
-        return replace(found, path=origin.path, line=origin.line, column=origin.column)
+        return placed(found, self.launch.origin("kv-transfer-config") if self.launch else None)
 
     def value(self, name: str) -> Any:
         """A key's value as LMCache will have it."""
         return self.effective.get(name)
+
+
+def placed(finding: Finding, origin: Origin | None) -> Finding:
+    """A finding where its option was written: in vLLM's file, or as it is for the command."""
+    if origin is None or not origin.path:
+        return finding
+    return replace(finding, path=origin.path, line=origin.line, column=origin.column)

@@ -1,13 +1,16 @@
-"""Rules about variables that are set and do not reach vLLM."""
+"""Rules about variables: against the file, and those that do not reach vLLM."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from . import rules
 from .coercion import CONFIG_VARIABLE, PREFIX
 from .lint_context import Context
-from .rules import Finding, Level
+from .rules import Finding, Level, spelt
+from .secrecy import shown
 
 _SEED = "PYTHONHASHSEED"
 
@@ -28,3 +31,50 @@ def handed_on(context: Context) -> Iterator[Finding]:
     if given.scripted and not told_elsewhere and CONFIG_VARIABLE not in given.withheld:
         told = f"{CONFIG_VARIABLE} is not set in it, so whoever starts it has to export that"
         yield Finding(rules.OTHER_FILE, told, CONFIG_VARIABLE, "launch", lower=Level.NOTE)
+
+
+def environment(context: Context) -> Iterator[Finding]:
+    """Variables against the file."""
+    environ = context.environ
+    if environ is None or not context.file.written:
+        yield from _overruled(context)
+        return
+    named = environ.get(CONFIG_VARIABLE)
+    if named is None and context.whole_environ:
+        yield Finding(
+            rules.OTHER_FILE,
+            f"{CONFIG_VARIABLE} is not set there, so the file is never read (a variable that is "
+            "not exported does not reach vLLM)",
+            CONFIG_VARIABLE,
+            "environment",
+        )
+    elif named is not None and not _same(context.config_at or named, context.file.path):
+        told = f"{CONFIG_VARIABLE} names {spelt(named)}, and not {spelt(context.file.path)}"
+        lower = None if context.running else Level.WARNING
+        yield Finding(rules.OTHER_FILE, told, CONFIG_VARIABLE, "environment", lower=lower)
+    for name in context.schema.keys:
+        variable = f"LMCACHE_{name.upper()}"
+        if variable in environ and not context.schema.reading.env_beside_file:
+            told = (
+                f"LMCache {context.schema.version} does not read {variable} where there is a file"
+            )
+            yield Finding(rules.IGNORED, told, variable, "environment")
+    yield from _overruled(context)
+
+
+def _overruled(context: Context) -> Iterator[Finding]:
+    for seen in context.effective.values.values():
+        entry = context.file.entries.get(seen.name)
+        if seen.source in ("environment", "launch") and entry and entry.value != seen.value:
+            over, under = (
+                shown(seen.name, one, context.schema.extra) for one in (seen.value, entry.value)
+            )
+            told = f"{seen.given_as} ({over}) beats the file ({under})"
+            yield Finding(rules.OVERRULED, told, seen.name, "file", entry.line, entry.column)
+
+
+def _same(named: str, path: str) -> bool:
+    try:
+        return Path(named).samefile(path)
+    except OSError:
+        return os.path.abspath(named) == os.path.abspath(path)  # noqa: PTH100

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
 from . import layer_dtype, rules, vllm_options
-from .coercion import CONFIG_VARIABLE
 from .kv_connector import connectors, is_in_process
-from .lint_context import Context
+from .lint_context import Context, placed
 from .model_runner import VARIABLE
 from .rules import Finding, Level, one_line, spelt
-from .secrecy import masked, shown
+from .secrecy import masked
 from .transfer_fields import faults
 
 if TYPE_CHECKING:
     from .launch import Launch
-    from .serve_config import Origin, ServeConfig
+    from .serve_config import ServeConfig
 
 BARE_SETTING = Version("0.17.0")
 """From here on vLLM reads use_layerwise in the connector's extra config to choose its graphs."""
@@ -122,7 +118,7 @@ def _serve_config(config: ServeConfig) -> Iterator[Finding]:
         for problem in problems:
             lower = None if problem.certain else Level.NOTE
             found = Finding(rule, problem.message, "config", "launch", lower=lower)
-            yield _at(found, problem.origin)
+            yield placed(found, problem.origin)
 
 
 def _switches(given: Launch) -> Iterator[Finding]:
@@ -148,7 +144,7 @@ def _prefix(given: Launch) -> Iterator[Finding]:
     dropped = given.config.dropped.get(name) if given.config else None
     if dropped is not None and given.on(name) is None:
         told += f": vLLM makes nothing of a switch that is false in a file; write no-{name}: true"
-        yield _at(Finding(rules.PREFIX, told, "", "launch"), dropped)
+        yield placed(Finding(rules.PREFIX, told, "", "launch"), dropped)
     else:
         yield _found(given, rules.PREFIX, told, name)
 
@@ -234,64 +230,11 @@ def _memory(context: Context) -> Iterator[Finding]:
         yield _found(given, rules.MEMORY, told, name, lower=lower)
 
 
-def environment(context: Context) -> Iterator[Finding]:
-    """Variables against the file."""
-    environ = context.environ
-    if environ is None or not context.file.written:
-        yield from _overruled(context)
-        return
-    named = environ.get(CONFIG_VARIABLE)
-    if named is None and context.whole_environ:
-        yield Finding(
-            rules.OTHER_FILE,
-            f"{CONFIG_VARIABLE} is not set there, so the file is never read (a variable that is "
-            "not exported does not reach vLLM)",
-            CONFIG_VARIABLE,
-            "environment",
-        )
-    elif named is not None and not _same(context.config_at or named, context.file.path):
-        told = f"{CONFIG_VARIABLE} names {spelt(named)}, and not {spelt(context.file.path)}"
-        lower = None if context.running else Level.WARNING
-        yield Finding(rules.OTHER_FILE, told, CONFIG_VARIABLE, "environment", lower=lower)
-    for name in context.schema.keys:
-        variable = f"LMCACHE_{name.upper()}"
-        if variable in environ and not context.schema.reading.env_beside_file:
-            told = (
-                f"LMCache {context.schema.version} does not read {variable} where there is a file"
-            )
-            yield Finding(rules.IGNORED, told, variable, "environment")
-    yield from _overruled(context)
-
-
-def _overruled(context: Context) -> Iterator[Finding]:
-    for seen in context.effective.values.values():
-        entry = context.file.entries.get(seen.name)
-        if seen.source in ("environment", "launch") and entry and entry.value != seen.value:
-            over, under = (
-                shown(seen.name, one, context.schema.extra) for one in (seen.value, entry.value)
-            )
-            told = f"{seen.given_as} ({over}) beats the file ({under})"
-            yield Finding(rules.OVERRULED, told, seen.name, "file", entry.line, entry.column)
-
-
-def _same(named: str, path: str) -> bool:
-    try:
-        return Path(named).samefile(path)
-    except OSError:
-        return os.path.abspath(named) == os.path.abspath(path)  # noqa: PTH100
-
-
 def _found(
     given: Launch, rule: rules.Rule, told: str, *names: str, lower: Level | None = None
 ) -> Finding:
     """A finding about the first of these flags, at its place where the file set it."""
-    return _at(Finding(rule, told, source="launch", lower=lower), given.origin(*names))
-
-
-def _at(finding: Finding, origin: Origin | None) -> Finding:
-    if origin is None or not origin.path:
-        return finding
-    return replace(finding, path=origin.path, line=origin.line, column=origin.column)
+    return placed(Finding(rule, told, source="launch", lower=lower), given.origin(*names))
 
 
 def _nor(given: Launch) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
 from . import rules
 from .key_history import nearest
-from .lint_context import Context
+from .lint_context import Context, placed
 from .option_names import known, newest, strangers, strays
 from .rules import Finding, Level, one_line
 from .transfer_fields import faults
@@ -38,11 +37,7 @@ def options(context: Context) -> Iterator[Finding]:
         *_dotted(given),
         *_overruled(given, context.vllm),
     ):
-        origin = given.origin(*names)
-        if origin is None or found.line:
-            yield found
-        else:
-            yield replace(found, path=origin.path, line=origin.line, column=origin.column)
+        yield found if found.line else placed(found, given.origin(*names))
     if given.args[:1] == ("serve",) and not given.doubt:
         yield from _model(given.args[1:], context.vllm)
 
@@ -58,9 +53,7 @@ def _unknown(given: Launch, vllm: Version | None) -> Iterator[tuple[Finding, tup
     config = given.config
     words = config.words if config else ()
     for place, name in strangers([word for word, _ in words], vllm):
-        origin = words[place][1]
-        found = _stranger(shown, name, names)
-        yield replace(found, path=origin.path, line=origin.line, column=origin.column), ()
+        yield placed(_stranger(shown, name, names), words[place][1]), ()
 
 
 def _stranger(shown: str, name: str, names: frozenset[str]) -> Finding:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from . import rules
-from .lint_context import PIPELINE, TENSOR, Context
+from .lint_context import PIPELINE, TENSOR, Context, placed
 from .rules import Finding, Level, Rule
 
 _ONE = (
@@ -69,7 +68,4 @@ def _found(
     context: Context, rule: Rule, option: str, told: str, todo: str, lower: Level | None
 ) -> Finding:
     found = Finding(rule, f"{told}: {todo}", "", "launch", lower=lower, todo=todo)
-    origin = context.launch.origin(option) if context.launch else None
-    if origin is None or not origin.path:
-        return found
-    return replace(found, path=origin.path, line=origin.line, column=origin.column)
+    return placed(found, context.launch.origin(option) if context.launch else None)
