@@ -96,10 +96,13 @@ def _chosen(found: Sequence[Call], *, script: bool = False) -> Launch | None:
     lines = sorted(line for line, _ in others)
     environ = _placed(chosen.environ, chosen.folder)
     launch = from_arguments(chosen.arguments, environ, chosen.folder)
-    launch = replace(launch, lines=(*lines, chosen.line), withheld=chosen.withheld)
-    if chosen.elsewhere:
-        return _elsewhere(launch, chosen.elsewhere)
-    return replace(launch, scripted=script)
+    launch = replace(
+        launch,
+        lines=(*lines, chosen.line),
+        withheld=chosen.withheld,
+        scripted=script and not chosen.elsewhere,
+    )
+    return _elsewhere(launch, chosen.elsewhere) if chosen.elsewhere else launch
 
 
 def _placed(environ: Mapping[str, str], folder: str | None) -> Mapping[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from . import shell_syntax
@@ -25,8 +25,7 @@ def variables(assigned: Sequence[Word], state: State) -> Iterator[None]:
         assign(word, state)
     state.exported |= names
     yield
-    _restore(names, before, state)
-    state.exported = (state.exported - names) | (exported & names)
+    _restore(names, before, exported, state)
     state.arrays = (state.arrays - names) | (arrays & names)
 
 
@@ -43,9 +42,7 @@ def source(found: ScriptFile, given: Sequence[Argument], line: int, state: State
     if given:
         positional(given, state)
     run(parsed(found.text), state)
-    ends = [*([] if state.ended else [state]), *state.returns]
-    if ends:
-        state.take(joined(ends))
+    _return(state)
     if given and state.variables.get("@") == tuple(given):
         # What the file itself sets stays.
         state.forget("@")
@@ -67,13 +64,8 @@ def function(defined: Defined, given: Sequence[Argument], state: State, run: Run
     loops, state.loops = state.loops, 0
     positional(given, state)
     run(defined.body, state)
-    ends = [*([] if state.ended else [state]), *state.returns]
-    if ends:
-        state.take(joined(ends))
-        state.ended = False
-    mine = frozenset(state.own)
-    _restore({"@", *mine}, before, state)
-    state.exported = (state.exported - mine) | (exported & mine)
+    _return(state)
+    _restore(frozenset({"@", *state.own}), before, exported, state)
     state.returns, state.own, state.loops = returns, own, loops
     state.functions_around -= 1
     state.depth -= 1
@@ -98,8 +90,19 @@ def evaluate(given: Sequence[Argument], line: int, state: State, run: Run) -> No
         state.lose()
 
 
-def _restore(names: Set[str], before: Mapping[str, Value], state: State) -> None:
+def _return(state: State) -> None:
+    """Come back from commands that ended or returned; where all end, so does the script."""
+    ends = [*([] if state.ended else [state]), *state.returns]
+    if ends:
+        state.take(joined(ends))
+
+
+def _restore(
+    names: frozenset[str], before: Mapping[str, Value], exported: frozenset[str], state: State
+) -> None:
+    """Give names back what they were, and whether they were exported."""
     for name in names:
         state.forget(name)
         if name in before:
             state.variables[name] = before[name]
+    state.exported = (state.exported - names) | (exported & names)

@@ -23,7 +23,7 @@ from .shell_expansion import expanded
 from .shell_state import Argument, Call, Defined, State, below, joined
 from .shell_syntax import Block, Chain, Command, Function, Kind, Node, parsed
 from .shell_words import Word
-from .wrapper import MODULE, Start, image, start_of
+from .wrapper import MODULE, Start, start_of
 
 _SETS = re.compile(r"\$\{(\w+):?=")
 _COUNTS = re.compile(
@@ -280,7 +280,7 @@ class _Run:
                 self._shell(start, given, inner)
             return
         folder = below(state.folder, start.folder)
-        program = MODULE if image(texts) == start.at else texts[start.at]
+        program = MODULE if start.image else texts[start.at]
         arguments = (Argument(program), *given[start.at + 1 :])
         if "xargs" in texts[: start.at]:
             arguments += (Argument("", computed=True, single=False, name="xargs"),)

@@ -44,7 +44,8 @@ class Start:
     """How a command starts vLLM.
 
     Attributes:
-        at: place of vLLM's program or module among the words; None where ``text`` starts it.
+        at: place of vLLM's program, module or image among the words; None where ``text`` or
+            ``script`` starts it.
         text: what another shell is given to run.
         script: place of the name of another script that starts it, if it does.
         by_shell: whether a shell is named that runs that script.
@@ -53,6 +54,7 @@ class Start:
         elsewhere: the program that starts it where files have other names; empty for none.
         keeper: the program that keeps all other variables from it; empty where none does.
         unset: variables that are taken away.
+        image: whether it is vLLM's own image, which starts :data:`MODULE` by itself.
     """
 
     at: int | None
@@ -64,6 +66,7 @@ class Start:
     elsewhere: str = ""
     keeper: str = ""
     unset: frozenset[str] = frozenset()
+    image: bool = False
 
 
 def start_of(words: Sequence[str], *, texts: bool = True) -> Start | None:
@@ -74,7 +77,8 @@ def start_of(words: Sequence[str], *, texts: bool = True) -> Start | None:
         texts: whether a word is looked into that another shell runs.
     """
     at = program(words)
-    at = image(words) if at is None else at
+    image = _image(words) if at is None else None
+    at = image if at is None else at
     front = words if at is None else words[:at]
     names = [word.rpartition("/")[2] for word in front]
     if _says(names):
@@ -96,7 +100,8 @@ def start_of(words: Sequence[str], *, texts: bool = True) -> Start | None:
     folder = _folder(front, names)
     unset = _unset(front) if "env" in names else frozenset()
     keeper = _keeper(front, names)
-    return Start(at, text, script, by_shell, assigned, folder, elsewhere, keeper, unset)
+    by_image = image is not None
+    return Start(at, text, script, by_shell, assigned, folder, elsewhere, keeper, unset, by_image)
 
 
 def _says(names: Sequence[str]) -> bool:
@@ -141,7 +146,7 @@ def program(words: Sequence[str]) -> int | None:
     return None
 
 
-def image(words: Sequence[str]) -> int | None:
+def _image(words: Sequence[str]) -> int | None:
     """The place of vLLM's own image, which starts the server by itself; None where it is not."""
     if any(word.startswith("--entrypoint") for word in words):
         return None
