@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import io
 import os
 import stat
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from .attributes import attributes_of, give, surplus
 from .digest import sha256 as sha256
+from .links import opened_regular
 from .outcome import ExitCode, KvpatchError
 from .system_errors import environment_error as environment_error
 from .system_errors import environment_errors as environment_errors
@@ -87,21 +87,13 @@ class Disk:
         """
         self._before("read", path)
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with opened_regular(str(path)) as opened:
+                return b"" if opened is None else opened.readall()
         except OSError as error:
             if error.errno == errno.ENXIO:  # a socket
                 return b""
-            raise
-        try:
-            # What was opened is asked: by its name it may be another one a moment later.
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return b""
-            return io.FileIO(descriptor, closefd=False).readall()
-        except OSError as error:
             error.filename = error.filename or str(path)
             raise
-        finally:
-            os.close(descriptor)
 
     def probe(self, path: Path) -> None:
         """See that a file's file system takes writes, by opening it; nothing is written.

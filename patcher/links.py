@@ -6,9 +6,11 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from io import FileIO
 from pathlib import Path, PurePosixPath
 
 from .outcome import ExitCode, KvpatchError
@@ -41,6 +43,24 @@ class FileFacts:
     reason: str | None
 
 
+@contextmanager
+def opened_regular(file: str) -> Iterator[FileIO | None]:
+    """A file opened to be read, through any link; None for what is none, as a pipe or a folder.
+
+    Nobody is kept waiting, and what was opened is asked what it is: by its name it may be another
+    one a moment later. Some verbs read hundreds of files, so no Path.
+
+    Raises:
+        OSError: it can't be opened; FileNotFoundError where nothing is.
+    """
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        yield FileIO(descriptor, closefd=False) if regular else None
+    finally:
+        os.close(descriptor)
+
+
 def read_regular(file: str) -> bytes | None:
     """The bytes of a file as Python would read them, through any link; None where none is.
 
@@ -48,14 +68,12 @@ def read_regular(file: str) -> bytes | None:
         OSError: it can't be read, or is larger than :data:`LARGEST`.
     """
     try:
-        # A pipe must not keep anybody waiting. Some verbs read hundreds of files, so no Path.
-        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb", buffering=0) as opened:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
+        with opened_regular(file) as opened:
+            if opened is None:
                 return None
-            if found.st_size > LARGEST:
-                raise OSError(errno.EFBIG, f"{found.st_size / 1e6:.0f} MB are too much", file)
+            size = os.fstat(opened.fileno()).st_size
+            if size > LARGEST:
+                raise OSError(errno.EFBIG, f"{size / 1e6:.0f} MB are too much", file)
             return opened.readall()
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from .links import opened_regular
 
 MOST_BYTES = 1024 * 1024
 """A script is no longer."""
@@ -52,14 +53,12 @@ def folder_of(path: Path) -> str:
 
 def read(name: str) -> ScriptFile | None:
     """A script by its name."""
-    path = Path(name)
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            return None
-        content = beginning(path)
+        with opened_regular(name) as opened:
+            content = b"\0" if opened is None else opened.read(MOST_BYTES + 1)
     except (OSError, ValueError):
         return None
     if len(content) > MOST_BYTES or b"\0" in content:
         return None
     text = content.decode("utf-8", "replace").replace("\r\n", "\n")
-    return ScriptFile(text, folder_of(path))
+    return ScriptFile(text, folder_of(Path(name)))
