@@ -17,6 +17,7 @@ from .host import (
     bytecode_prefixes,
     open_host,
     open_site,
+    reread,
     unfit_bytecode,
     view,
 )
@@ -82,14 +83,7 @@ def apply(
     if host.interrupted and not dry_run:
         _recover(host, disk, while_running=while_running)
         host = open_host(host.where, disk)
-    try:
-        seen = view(host, choice)
-    except KvpatchError as error:
-        if error.code != "original-damaged":
-            raise
-        # Another run may have taken the journal away since it was read.
-        host = open_host(host.where, disk)
-        seen = view(host, choice)
+    seen = view(host, choice)
     found = None
     try:
         refuse(seen)
@@ -110,7 +104,7 @@ def apply(
     if done.transaction is None:
         # Another run has put the same in since this one planned.
         return Applied(view(open_host(host.where, disk), choice), written=False)
-    applied = replace(seen, host=_reread(host), plan=as_applied(seen.plan))
+    applied = replace(seen, host=reread(host), plan=as_applied(seen.plan))
     result = Applied(applied, written=True, outlook=found)
     with contextlib.suppress(KvpatchError):
         # What was written stands all the same, and verify tells what is left.
@@ -133,14 +127,6 @@ def outlook_on(seen: View) -> Outlook | None:
 
     there = "lmcache" in seen.host.environment.packages
     return outlook(seen) if there and seen.plan.changes else None
-
-
-def _reread(host: Host) -> Host:
-    """The host with its journals as they are now."""
-    sites = {
-        folder: replace(site, journal=site.store.read()) for folder, site in host.sites.items()
-    }
-    return replace(host, tree=replace(host.tree, sites=sites))
 
 
 def revert(

@@ -51,13 +51,12 @@ def files(sites: Iterable[Path], path: str, prefixes: Sequence[str] = ()) -> Ite
                 yield folder / name
 
 
-def unfit(
-    sites: Iterable[Path], path: str, source: bytes, prefixes: Sequence[str] = ()
-) -> Iterator[Path]:
-    """The bytecode that Python runs although it was made of another source (PEP 552).
+def unchecked(
+    sites: Iterable[Path], path: str, prefixes: Sequence[str] = ()
+) -> Iterator[tuple[Path, bytes]]:
+    """The bytecode that Python runs whatever the source says, with its header (PEP 552).
 
-    It has the hash of that one, and says that it is not to be checked. With a time stamp, and with
-    a hash that is checked, Python finds that out by itself.
+    With a time stamp, and with a hash that is checked, Python finds out by itself what is old.
     """
     for file in files(sites, path, prefixes):
         try:
@@ -66,10 +65,13 @@ def unfit(
         except OSError:
             continue
         flags = int.from_bytes(header[4:8], "little")
-        if len(header) < _HEADER or flags & _HASHED_AND_CHECKED != _HASHED:
-            continue
-        if header[8:] != source_hash(header[:4], source):
-            yield file
+        if len(header) == _HEADER and flags & _HASHED_AND_CHECKED == _HASHED:
+            yield file, header
+
+
+def is_unfit(header: bytes, source: bytes) -> bool:
+    """Whether unchecked bytecode with that header was made of another source."""
+    return header[8:] != source_hash(header[:4], source)
 
 
 def drop(disk: Disk, sites: Iterable[Path], path: str, prefixes: Sequence[str] = ()) -> int:

@@ -237,14 +237,20 @@ def view(host: Host, choice: Choice) -> View:
 _LOOKS = 5
 
 
-def _as_it_is(host: Host) -> Host | None:
-    """The host with the journals as they are now; None where it has them."""
+def reread(host: Host) -> Host:
+    """The host with the journals as they are now."""
     sites = {
         folder: replace(site, journal=site.store.read()) for folder, site in host.sites.items()
     }
-    if all(site.journal == host.sites[folder].journal for folder, site in sites.items()):
+    return replace(host, tree=replace(host.tree, sites=sites))
+
+
+def _as_it_is(host: Host) -> Host | None:
+    """The host with the journals as they are now; None where it has them."""
+    now = reread(host)
+    if all(site.journal == host.sites[folder].journal for folder, site in now.sites.items()):
         return None
-    return Host(host.environment, InstalledTree(host.environment, sites), host.where)
+    return now
 
 
 def _planned(host: Host, choice: Choice) -> View:
@@ -266,12 +272,13 @@ def unfit_bytecode(seen: View) -> dict[Path, str]:
     found: dict[Path, str] = {}
     for file in seen.plan.files:
         site = seen.host.environment.packages[file.package].site
+        folders = dict.fromkeys((site.resolve(), site))
         with contextlib.suppress(KvpatchError, OSError):
-            content = seen.host.tree.content(file.package, file.path)
+            unchecked = tuple(bytecode.unchecked(folders, file.path, prefixes))
+            content = seen.host.tree.content(file.package, file.path) if unchecked else None
             if content is not None:
-                folders = dict.fromkeys((site.resolve(), site))
-                for compiled in bytecode.unfit(folders, file.path, content, prefixes):
-                    found[compiled] = file.path
+                unfit = (one for one, header in unchecked if bytecode.is_unfit(header, content))
+                found |= dict.fromkeys(unfit, file.path)
     return found
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from py_compile import PycInvalidationMode
 
 import pytest
-from kvpatch.bytecode import drop, folders, unfit
+from kvpatch.bytecode import drop, folders, is_unfit, unchecked
 from kvpatch.fsops import Disk
 
 PATH = "vllm/v1/worker.py"
@@ -71,7 +71,11 @@ def test_bytecode_is_unfit_where_python_runs_it_in_the_place_of_another_source(
     compiled = Path(py_compile.compile(str(source), invalidation_mode=mode))
     source.write_text("A = 1\n")
     os.utime(source, (1, 1))
-    found = tuple(unfit([tmp_path], "module.py", source.read_bytes()))
+    found = tuple(
+        file
+        for file, header in unchecked([tmp_path], "module.py")
+        if is_unfit(header, source.read_bytes())
+    )
     assert found == ((compiled,) if unfit_there else ())
     ran = subprocess.run(
         [sys.executable, "-c", "import module; print(module.A)"],
@@ -87,4 +91,4 @@ def test_bytecode_is_unfit_where_python_runs_it_in_the_place_of_another_source(
 def test_what_is_no_bytecode_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "__pycache__" / "module.folder.pyc").mkdir(parents=True)
     (tmp_path / "__pycache__" / "module.short.pyc").write_bytes(b"\x01")
-    assert tuple(unfit([tmp_path], "module.py", b"A = 1\n")) == ()
+    assert tuple(unchecked([tmp_path], "module.py")) == ()
