@@ -23,6 +23,7 @@ from .letters import (
     start_findings,
 )
 from .needs import Pair
+from .syntax import syntax_tree
 from .tree import PACKAGES, OverlaidTree, ReadableTree
 from .walk import walk
 
@@ -282,8 +283,8 @@ def _holds(side: Side, patch: Patch) -> bool:
     ]
     there = [text for text in texts if text is not None]
     try:
-        modules = [ast.parse(text) for text in there]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        modules = [syntax_tree(text) for text in there]
+    except SyntaxError:
         # What does not parse does no work.
         return False
     return bool(modules) and all(

@@ -6,6 +6,8 @@ import ast
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
+from .syntax import syntax_tree
+
 MODULE = "module level"
 """Stands for the text outside all functions."""
 
@@ -25,8 +27,8 @@ def function_hashes(content: bytes) -> Mapping[str, str]:
     hashes: dict[str, str] = {}
     rest = list(lines)
     try:
-        tree = ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = syntax_tree(content)
+    except SyntaxError:
         return {MODULE: _short(lines)}
     for name, node in _named(tree.body, ""):
         first = min([node.lineno, *(item.lineno for item in node.decorator_list)]) - 1

@@ -9,6 +9,7 @@ from functools import partial
 from packaging.version import Version
 
 from .patch import Judgement, Patch
+from .syntax import syntax_tree
 
 Parsed = ast.Module | str
 """A parsed text, or a sentence why it does not parse."""
@@ -17,12 +18,9 @@ Parsed = ast.Module | str
 def parsed(content: bytes) -> Parsed:
     """The text's syntax tree, or why there is none."""
     try:
-        return ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError) as error:
+        return syntax_tree(content)
+    except SyntaxError as error:
         return str(error)
-    except MemoryError:
-        # What CPython's parser says of an expression that is nested too deeply.
-        return "it is nested too deeply"
 
 
 def judge(text: Parsed, release: Version, patches: Sequence[Patch]) -> Mapping[str, Judgement]:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from .definitions import class_facts, function_facts
 from .statements import dotted, steps, typing_only
 from .symbols import ANY, Binding, Import, Module
+from .syntax import syntax_tree
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _Fact = TypeVar("_Fact")
@@ -77,18 +78,7 @@ def parse(content: bytes) -> Parsed:
         SyntaxError: for what is not Python of this interpreter's grammar.
         MemoryError: where there is not enough.
     """
-    try:
-        return Parsed(ast.parse(content))
-    except MemoryError:
-        # The parser says so of too deep a nesting, too: see whether a tree would have had room.
-        bytearray(_ROOM + _SHARE * len(content))
-        raise SyntaxError("it is nested too deeply") from None
-    except (ValueError, RecursionError) as error:
-        raise SyntaxError(str(error) or "it is nested too deeply") from None
-
-
-_ROOM, _SHARE = 1 << 24, 100
-"""Bytes that any tree takes at most, and that it takes for each byte of the source."""
+    return Parsed(syntax_tree(content))
 
 
 def read_module(content: bytes, parse: Parse = parse) -> Module:

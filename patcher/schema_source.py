@@ -10,6 +10,7 @@ from .outcome import KvpatchError
 from .schema import ADAPTERS, BASE, CONFIG, EXTRA, LOADER, READERS, Key, Schema, Unknown
 from .schema_code import ONLY_DICT, bind
 from .schema_functions import CLASS, SETTER, Functions, text_of
+from .syntax import syntax_tree
 
 _DEFINITIONS = "_CONFIG_DEFINITIONS"
 _ALIASES = "_CONFIG_ALIASES"
@@ -83,8 +84,8 @@ def parse_schema(
 
 def _parsed(source: bytes, version: str) -> ast.Module:
     try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError):
+        return syntax_tree(source)
+    except SyntaxError:
         raise _unknown(version, "its configuration code is not valid Python") from None
 
 
