@@ -37,11 +37,6 @@ def _gds(context: Context) -> bool:
     return context.gds and bool(context.value("use_gds"))
 
 
-def _disk(context: Context) -> bool:
-    size = context.value("max_local_disk_size")
-    return bool(context.value("local_disk")) and isinstance(size, int | float) and size > 0
-
-
 def _remote(context: Context) -> bool:
     return any(context.value(name) for name in ("remote_url", "remote_storage_plugins"))
 
@@ -53,7 +48,7 @@ def _always(_: Context) -> bool:
 CHOICES: Mapping[str, Choice] = {
     "gds_backend": Choice(("cufile", "hipfile"), _gds),
     "gds_path_sharding": Choice(("by_gpu",), lambda context: context.gds),
-    "local_disk_path_sharding": Choice(("by_gpu",), _disk),
+    "local_disk_path_sharding": Choice(("by_gpu",), lambda context: context.disk),
     "remote_serde": Choice(("naive", "kivi", "cachegen"), _remote),
     "cache_policy": Choice(("LRU", "LFU", "FIFO", "MRU"), _always, any_case=True, since="0.3.7"),
 }

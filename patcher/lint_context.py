@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TENSOR = "tensor-parallel-size"
 PIPELINE = "pipeline-parallel-size"
+DISK_SIZE = "max_local_disk_size"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -86,6 +87,13 @@ class Context:
     def gds(self) -> bool:
         """Whether chunks go to GDS storage."""
         return bool(self.effective.get("gds_path"))
+
+    @property
+    def disk(self) -> bool:
+        """Whether chunks go to a local disk; a size that is no number is told with its value."""
+        size = self.value(DISK_SIZE)
+        sized = not isinstance(size, int | float) or size > 0
+        return bool(self.value("local_disk")) and sized
 
     def is_set(self, name: str) -> bool:
         """Whether something other than a default is there for a key."""

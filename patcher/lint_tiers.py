@@ -6,12 +6,11 @@ Read from ``CreateStorageBackends``, ``StorageManager`` and ``retrieve_layer`` o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from packaging.version import Version
 
 from . import rules
-from .lint_context import Context
+from .lint_context import DISK_SIZE, Context
 from .rules import Finding, Fix, Level, one_line
 
 ONE_PLACE = Version("0.3.9.post1")
@@ -32,7 +31,6 @@ BACKENDS = {
     "remote_url": "RemoteBackend",
 }
 """What ``retrieve_locations`` calls the places, in the order in which LMCache looks."""
-_DISK_SIZE = "max_local_disk_size"
 _LOCATIONS = "retrieve_locations"
 # It keeps nothing.
 _NOWHERE = "blackhole://"
@@ -49,11 +47,11 @@ def tiers(context: Context) -> Iterator[Finding]:
         message = "max_local_cpu_size must be above 0, also with local_cpu: false"
         fix = Fix("set", "max_local_cpu_size", value=_STAGING_GB)
         yield context.found(rules.NO_STAGING, message, "max_local_cpu_size", fix=fix)
-    if context.value("local_disk") and _is_none(context.value(_DISK_SIZE)):
-        given = context.is_set(_DISK_SIZE)
-        state = f"{_DISK_SIZE} is {'0' if given else '0 where it is not written'}"
+    if context.value("local_disk") and not context.disk:
+        given = context.is_set(DISK_SIZE)
+        state = f"{DISK_SIZE} is {'0' if given else '0 where it is not written'}"
         message = f"{state}, and LMCache then keeps nothing on local_disk: give it in GiB"
-        yield context.found(rules.NO_DISK, message, _DISK_SIZE if given else "local_disk")
+        yield context.found(rules.NO_DISK, message, DISK_SIZE if given else "local_disk")
     names = (*BACKENDS, "remote_storage_plugins", *_ELSEWHERE)
     if not any(context.value(name) for name in names):
         message = "local_cpu is off and there is no other tier"
@@ -150,7 +148,7 @@ def _places(context: Context) -> Iterator[tuple[str, str]]:
 def _kept(context: Context) -> Iterator[tuple[str, str]]:
     for key, name in BACKENDS.items():
         value = context.value(key)
-        if not value or (key == "local_disk" and _is_none(context.value(_DISK_SIZE))):
+        if not value or (key == "local_disk" and not context.disk):
             continue
         if key == "remote_url" and str(value).startswith(_NOWHERE):
             continue
@@ -165,8 +163,3 @@ def _kept(context: Context) -> Iterator[tuple[str, str]]:
             continue
         for one in value if isinstance(value, list) else []:
             yield key, form.format(one)
-
-
-def _is_none(size: Any) -> bool:
-    """Whether a size makes no disk tier; one that is no number is told with its value."""
-    return isinstance(size, int | float) and not size > 0
