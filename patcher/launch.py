@@ -27,6 +27,7 @@ _SAME = (
     frozenset({"compilation-config", "cc", "O"}),
     frozenset({"tensor-parallel-size", "tp", "t"}),
     frozenset({"pipeline-parallel-size", "pp"}),
+    frozenset({"decode-context-parallel-size", "dcp"}),
 )
 """Names of one option each."""
 _BLANK = re.compile(r" +--\w")

@@ -60,6 +60,7 @@ _CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     lint_hashing.hashing,
     lint_launch.launch,
     lint_parallel.ranks,
+    lint_parallel.slices,
     lint_parallel.adapters,
     _options,
     lint_environment.environment,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TENSOR = "tensor-parallel-size"
 PIPELINE = "pipeline-parallel-size"
+CONTEXT = "decode-context-parallel-size"
 DISK_SIZE = "max_local_disk_size"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from . import rules
-from .lint_context import PIPELINE, TENSOR, Context, placed
+from .lint_context import CONTEXT, PIPELINE, TENSOR, Context, placed
 from .rules import Finding, Level, Rule
 
 _ONE = (
@@ -27,6 +27,17 @@ def ranks(context: Context) -> Iterator[Finding]:
         told = f"--{PIPELINE} {pipeline}, and LMCache blends a model in one piece alone"
         lower = Level.WARNING if pipeline == _UNKNOWN else None
         yield _found(context, rules.PIPELINE_PARALLEL, PIPELINE, told, _ONE, lower)
+
+
+def slices(context: Context) -> Iterator[Finding]:
+    """What the command says of ranks that each hold a part of a prompt, where LMCache is used."""
+    if context.launch is None or not (context.blends or context.launch.in_process):
+        return
+    number = _told(context, CONTEXT)
+    if number:
+        told = f"--{CONTEXT} {number}, and LMCache's connector wants every token on each rank"
+        lower = Level.WARNING if number == _UNKNOWN else None
+        yield _found(context, rules.CONTEXT_PARALLEL, CONTEXT, told, "leave it out", lower)
 
 
 def adapters(context: Context) -> Iterator[Finding]:

@@ -415,6 +415,13 @@ LORA = _rule(
     "LMCache's keys name no adapter, so that one adapter gets what was computed with another; and "
     "its blender runs LoRA layers that are set up for another batch: on a CPU the engine dies.",
 )
+CONTEXT_PARALLEL = _rule(
+    "073",
+    "context-parallel",
+    Level.ERROR,
+    "vLLM then lets each block stand for that many times its tokens, of which each rank holds a "
+    "part; LMCache's connector goes by the block size of one rank, and keeps nothing or stops.",
+)
 
 SECOND = "LMCache stops at the first blend in the second check layer"
 """What comes of two: at the first one it leaves all tokens but those chosen."""

@@ -137,6 +137,15 @@ def test_blending_does_not_go_with_adapters(flags: str, lora: bool) -> None:
     assert found == ([Level.WARNING] if lora else [])
 
 
+@pytest.mark.parametrize("name", ["--decode-context-parallel-size", "-dcp"])
+def test_lmcache_does_not_go_with_parts_of_a_prompt_on_each_rank(name: str) -> None:
+    for text in (BLEND, "chunk_size: 256\n"):
+        for value, level in (("2", Level.ERROR), ("$N", Level.WARNING)):
+            linted = started(f'{name} "{value}"', text, agree=True)
+            assert only(linted, rules.CONTEXT_PARALLEL).level is level
+        assert rules.CONTEXT_PARALLEL.name not in ids(started(f"{name} 1", text))
+
+
 def test_adapters_are_told_only_where_lmcache_is_used() -> None:
     other = """--kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'"""
     linted = run("chunk_size: 256\n", serve=f"vllm serve m --enable-lora {other}", vllm="0.32.0")
