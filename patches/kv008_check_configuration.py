@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ADAPTER = "lmcache/integration/vllm/vllm_v1_adapter.py"
 
 CHECK = '''
-def _kvpatch_check_blending(config):
+def _kvpatch_check_blending(config, vllm_config):
     """Stop where blending is configured so that it would not run, or give wrong output."""
     if not config.enable_blending:
         return
@@ -32,13 +32,30 @@ def _kvpatch_check_blending(config):
                 f"kvpatch: LMCache's configuration has enable_blending but no {key}: {reason}. "
                 f"Set {key}, or leave blending off."
             )
+    parallel = vllm_config.parallel_config
+    unfit = {
+        "pipeline_parallel_size": "the blender wants every layer of the model in its process",
+        "decode_context_parallel_size": "the connector wants every token on each rank",
+    }
+    for key, reason in unfit.items():
+        number = getattr(parallel, key, 1)
+        if number > 1:
+            raise ValueError(
+                f"kvpatch: enable_blending does not go with a {key} of {number}: {reason}. "
+                "Set it to 1, or leave blending off."
+            )
+    if getattr(vllm_config, "lora_config", None) is not None:
+        raise ValueError(
+            "kvpatch: enable_blending does not go with LoRA: LMCache keeps no adapter with its "
+            "chunks. Serve without LoRA, or leave blending off."
+        )
 '''
 
 CALL = """
 # kvpatch KV008: what blending needs is asked for before anything starts.
-_kvpatch_check_blending(config)
+_kvpatch_check_blending(config, vllm_config)
 """
-_CALLED = "_kvpatch_check_blending(config)"
+_CALLED = "_kvpatch_check_blending(config, vllm_config)"
 _INIT = "LMCacheConnectorV1Impl.__init__"
 
 
@@ -86,9 +103,10 @@ PATCH = Patch(
     ),
     versions=">=0.3.3,<0.5.7.dev0",
     why="LMCache accepts enable_blending without use_layerwise and then uses cached segments "
-    "without blending them; without check layers and ratios it dies at the first blend.",
-    how="Stops at start with a sentence that names the missing setting; without enable_blending "
-    "nothing is looked at.",
+    "without blending them; without check layers and ratios it dies at the first blend. It can't "
+    "blend in pipeline stages, over decode context parallel ranks and with LoRA.",
+    how="Stops at start with a sentence that names the setting; without enable_blending nothing is "
+    "looked at.",
     upstream="https://github.com/LMCache/LMCache/pull/4157",
     retire_when="An LMCache release refuses such a configuration itself.",
     post_condition=checks_the_configuration,
@@ -111,7 +129,7 @@ class LMCacheConnectorV1Impl:
         config = lmcache_get_or_create_config()
         self.config = config
         # kvpatch KV008: what blending needs is asked for before anything starts.
-        _kvpatch_check_blending(config)
+        _kvpatch_check_blending(config, vllm_config)
         self.blender = LMCBlenderBuilder.get_or_create(ENGINE_NAME, config)
 
 """

@@ -141,9 +141,15 @@ WHOLE = {
 }
 
 
-def check(release: str, **values: Any) -> None:
+ALONE = SimpleNamespace(
+    parallel_config=SimpleNamespace(pipeline_parallel_size=1, decode_context_parallel_size=1),
+    lora_config=None,
+)
+
+
+def check(release: str, vllm: SimpleNamespace = ALONE, **values: Any) -> None:
     name = "_kvpatch_check_blending"
-    executed(patched_text(release, ADAPTER), [name])[name](SimpleNamespace(**values))
+    executed(patched_text(release, ADAPTER), [name])[name](SimpleNamespace(**values), vllm)
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -160,7 +166,22 @@ def test_a_configuration_that_lacks_something_stops_with_a_sentence(key: str, em
 
 
 def test_without_blending_nothing_is_looked_at() -> None:
-    check("0.5.6", enable_blending=False)
+    check("0.5.6", SimpleNamespace(), enable_blending=False)
+
+
+@pytest.mark.parametrize("key", ["pipeline_parallel_size", "decode_context_parallel_size"])
+def test_blending_stops_where_ranks_share_layers_or_tokens(key: str) -> None:
+    several = SimpleNamespace(parallel_config=SimpleNamespace(**{key: 2}), lora_config=None)
+    with pytest.raises(ValueError, match=f"a {key} of 2: "):
+        check("0.5.6", several, **WHOLE)
+    # A vLLM that has no such size.
+    check("0.5.6", SimpleNamespace(parallel_config=SimpleNamespace(), lora_config=None), **WHOLE)
+
+
+def test_blending_stops_with_adapters() -> None:
+    adapters = SimpleNamespace(parallel_config=SimpleNamespace(), lora_config=object())
+    with pytest.raises(ValueError, match="does not go with LoRA"):
+        check("0.5.6", adapters, **WHOLE)
 
 
 def test_keys_that_a_release_does_not_have_are_not_asked_for() -> None:
