@@ -161,6 +161,13 @@ def finds_every_home(source: str) -> str:
 
 
 def keeps_separators(source: str) -> str:
+    picks = "            top_indices = torch.topk(diff_k, k=topk_num).indices\n"
+    assert source.count(picks) == 1
+    first = "if gaps is not None and gaps.numel():\n"
+    first += '    diff_k[gaps] = float("inf")\n'
+    first += "    topk_num = min(topk_num + gaps.numel(), total_len)\n"
+    before = textwrap.indent(f"gaps = self.gpu_connector.current_gap_positions\n{first}", " " * 12)
+    source = source.replace(picks, before + picks)
     old = picked(source)
     assert isinstance(old, ast.If)
     kept = "gaps = self.gpu_connector.current_gap_positions\n"
