@@ -27,10 +27,14 @@ EDITED = frozenset(
         "SegmentTokenDatabase._fast_split_by_subtensor",
         "SegmentTokenDatabase.process_tokens",
         "LMCacheConnectorV1Impl.__init__",
+        "GdsBackend.__init__",
         "GdsBackend._read_metadata",
+        "GdsBackend.submit_put_task",
         "GdsBackend._async_save_bytes_to_disk",
         "GdsBackend._save_gds",
+        "GdsBackend._load_bytes_from_disk_with_allocation",
         "GdsBackend._load_bytes_from_disk_with_memory",
+        "GdsBackend._batched_get_blocking_by_thread_pool_impl",
         "GdsBackend.insert_key",
         "allocate_and_copy_objects",
         "LMCacheEngine.retrieve_layer",
@@ -38,7 +42,7 @@ EDITED = frozenset(
 )
 """The functions of LMCache that patches edit; all else is the released text."""
 
-ADDED = frozenset({"GdsBackend.batched_get_non_blocking"})
+ADDED = frozenset({"GdsBackend.batched_contains", "GdsBackend.batched_get_non_blocking"})
 """The methods that patches add to classes of LMCache."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -58,10 +58,14 @@ _NOT_EMPTY = "token_chunk_len and start_idx >= num_falses"
 
 FIRST = '''
 # kvpatch KV007: a prompt may start with a separator, which is no segment.
-def _kvpatch_first(connector, starts):
-    """Where the buffer starts: with the prompt, unless vLLM itself holds whole chunks of it."""
+def _kvpatch_first(connector, starts, given):
+    """Where the buffer starts: with the prompt, unless vLLM itself holds whole chunks of it.
+
+    Before LMCache 0.4.2 nothing tells what vLLM holds: there a first segment that starts later than
+    a chunk is long is taken for what is left.
+    """
     chunk_size = connector.lmc_model.blender.cache_engine.config.chunk_size
-    return 0 if starts[0] < chunk_size else starts[0]
+    return 0 if given.get("vllm_cached_tokens", starts[0]) < chunk_size else starts[0]
 '''
 _FROM = "starts[0]"
 _MOVED_BY = "VLLMBufferLayerwiseGPUConnector.batched_to_gpu"
@@ -76,7 +80,7 @@ def start_with_prompt(module: cst.Module) -> cst.Module:
     from kvpatch import anchors, rewrite
 
     module = anchors.replace_expression(
-        module, _MOVED_BY, _FROM, lambda _: "_kvpatch_first(self, starts)", times=5
+        module, _MOVED_BY, _FROM, lambda _: "_kvpatch_first(self, starts, kwargs)", times=5
     )
     return rewrite.append_function(module, FIRST)
 
@@ -108,7 +112,7 @@ def split_segments(module: cst.Module) -> cst.Module:
 def splits_at_the_separator(module: ast.Module, _version: Version) -> Judgement:
     """Judge whether the separator keeps its tokens and every segment has some."""
     if moving := function(module, _MOVED_BY):
-        if find(moving, _FROM) or not find(moving, "_kvpatch_first(self, starts)"):
+        if find(moving, _FROM) or not find(moving, "_kvpatch_first(self, starts, kwargs)"):
             return Judgement(False, "a prompt that starts with a separator can't be blended")
         if not as_written(function(module, "_kvpatch_first"), FIRST):
             return Judgement(False, "the function that finds the buffer's start was edited")
@@ -234,7 +238,9 @@ class VLLMBufferLayerwiseGPUConnector:
 """
 
 _PATCHED_CONNECTOR = (
-    _STOCK_CONNECTOR.replace(_FROM, "_kvpatch_first(self, starts)") + "\n\n" + FIRST.lstrip("\n")
+    _STOCK_CONNECTOR.replace(_FROM, "_kvpatch_first(self, starts, kwargs)")
+    + "\n\n"
+    + FIRST.lstrip("\n")
 )
 
 EXAMPLES = (
