@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import struct
-import threading
+import ast
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kvpatch.blending import find
 from kvpatch.diagnosis import State
 from kvpatch.model_checks import check_layers_check
 from kvpatch.model_config import parse_model
 from lmcache_config import schema_of
 from lmcache_files import executed, patched_text, stock_files
+from packaging.version import Version
 from releases import lmcache_releases, whole_release
 from tensors import load_torch
 
@@ -23,14 +22,11 @@ torch = load_torch()
 pytestmark = [pytest.mark.releases, pytest.mark.tensors]
 
 RELEASES = ["0.3.3", "0.3.9.post2", "0.4.4", "0.5.3", "0.5.6"]
-GDS_RELEASES = ["0.4.4", "0.4.7", "0.5.0", "0.5.3", "0.5.6"]
 CHECKED = [
     one.version for one in lmcache_releases() if "blend_check_layers" in schema_of(one.version).keys
 ]
 DATABASE = "lmcache/v1/token_database.py"
 ADAPTER = "lmcache/integration/vllm/vllm_v1_adapter.py"
-BACKEND = "lmcache/v1/storage_backend/gds_backend.py"
-MANAGER = "lmcache/v1/storage_backend/storage_manager.py"
 CONNECTORS = "lmcache/v1/gpu_connector/gpu_connectors.py"
 
 
@@ -120,14 +116,38 @@ def test_an_empty_separator_is_refused_at_start(release: str) -> None:
         database(patched_text(release, DATABASE), separator="")
 
 
-@pytest.mark.parametrize(("starts", "first"), [([0, 9], 0), ([3, 9], 0), ([64, 90], 64)])
-def test_the_buffer_starts_with_the_prompt_unless_vllm_holds_whole_chunks(
-    starts: list[int], first: int
-) -> None:
+def first(starts: list[int], **given: int) -> int:
+    """Where the buffer starts, where chunks have 16 tokens."""
     space = executed(patched_text("0.5.6", CONNECTORS), ["_kvpatch_first"])
-    engine = SimpleNamespace(config=SimpleNamespace(chunk_size=64))
+    engine = SimpleNamespace(config=SimpleNamespace(chunk_size=16))
     model = SimpleNamespace(blender=SimpleNamespace(cache_engine=engine))
-    assert space["_kvpatch_first"](SimpleNamespace(lmc_model=model), starts) == first
+    answer: int = space["_kvpatch_first"](SimpleNamespace(lmc_model=model), starts, given)
+    return answer
+
+
+@pytest.mark.parametrize("starts", [[0, 9], [3, 9], [20, 90], [640, 700]])
+def test_the_buffer_starts_with_the_prompt_however_long_its_separators(starts: list[int]) -> None:
+    assert first(starts, vllm_cached_tokens=0) == first(starts, vllm_cached_tokens=15) == 0
+
+
+def test_the_buffer_starts_with_what_is_left_where_vllm_holds_whole_chunks() -> None:
+    assert first([20, 90], vllm_cached_tokens=16) == 20
+    assert first([64, 90], vllm_cached_tokens=70) == 64
+
+
+def test_where_nothing_tells_what_vllm_holds_a_late_start_is_taken_for_it() -> None:
+    assert (first([3, 9]), first([20, 90])) == (0, 20)
+
+
+@pytest.mark.parametrize("release", [one.version for one in lmcache_releases()])
+def test_what_vllm_holds_reaches_the_buffer_since_0_4_2(release: str) -> None:
+    if not Version("0.3.3") <= Version(release) < Version("0.5.7.dev0"):
+        return
+    adapter = ast.parse(patched_text(release, ADAPTER))
+    calls = find(adapter, "self.blender.blend(*___)")
+    assert len(calls) == 1
+    told = "vllm_cached_tokens" in ast.unparse(calls[0])
+    assert told is (Version(Version(release).base_version) >= Version("0.4.2"))
 
 
 # Guard rails
@@ -186,163 +206,6 @@ def test_blending_stops_with_adapters() -> None:
 
 def test_keys_that_a_release_does_not_have_are_not_asked_for() -> None:
     check("0.3.3", enable_blending=True, use_layerwise=True, blend_special_str="#")
-
-
-# GDS
-
-
-class VersionError(Exception):
-    """LMCache's ``UnsupportedMetadataVersion``."""
-
-
-def gds(release: str) -> dict[str, Any]:
-    """The functions of the patched back end that need neither cuFile nor a GPU."""
-    names = ["pack_metadata", "unpack_metadata", "_kvpatch_span", "_kvpatch_positions"]
-    fmt = SimpleNamespace(value=7)
-    return executed(
-        patched_text(release, BACKEND),
-        names,
-        torch=torch,
-        json=json,
-        struct=struct,
-        MemoryFormat=lambda value: (value, fmt)[1],
-        UnsupportedMetadataVersion=VersionError,
-        torch_dtypes={torch.bfloat16: "BF16"},
-        torch_dtypes_inverse={"BF16": torch.bfloat16},
-        _METADATA_MAX_SIZE=4096,
-    )
-
-
-def backend_class(release: str) -> Any:
-    """The real class with its patched methods, stripped of what needs the rest of LMCache."""
-    import ast
-
-    module = ast.parse(patched_text(release, BACKEND))
-    [owner] = [n for n in module.body if isinstance(n, ast.ClassDef) and n.name == "GdsBackend"]
-    kept = ("batched_get_non_blocking", "_kvpatch_positions_of", "insert_key")
-    owner.body = [node for node in owner.body if getattr(node, "name", "") in kept]
-    owner.bases, owner.decorator_list = [], []
-    helpers = gds(release)
-    space = {**helpers, "asyncio": asyncio, "torch": torch, "DiskCacheMetadata": Entry}
-    future = ast.parse("from __future__ import annotations").body
-    exec(compile(ast.Module([*future, owner], []), "patched", "exec"), space)
-    return space["GdsBackend"]
-
-
-class Entry:
-    """LMCache's ``DiskCacheMetadata``."""
-
-    def __init__(
-        self, path: str, size: int, shape: Any, dtype: Any, positions: Any, fmt: Any
-    ) -> None:
-        self.path, self.size, self.shape, self.dtype, self.fmt = path, size, shape, dtype, fmt
-        self.cached_positions = positions
-
-
-class Chunk:
-    """A memory object that counts its references."""
-
-    def __init__(self, positions: Any = None) -> None:
-        self.references = 1
-        self.tensor = torch.zeros(2, 3, 4)
-        self.meta = self.metadata = SimpleNamespace(
-            cached_positions=positions, shape=(2, 3, 4), dtype=torch.float32, fmt=7
-        )
-
-    def ref_count_down(self) -> None:
-        self.references -= 1
-
-    def get_physical_size(self) -> int:
-        return 96
-
-    get_shape = get_dtype = get_physical_size
-
-
-@pytest.mark.parametrize("release", GDS_RELEASES)
-def test_positions_come_back_from_the_header_and_other_readers_see_a_header(release: str) -> None:
-    space = gds(release)
-    span = space["_kvpatch_span"](torch.arange(300, 420))
-    tensor = torch.zeros(2, 120, 8, dtype=torch.bfloat16)
-    fmt = SimpleNamespace(value=7)
-    written = space["pack_metadata"](tensor, fmt, lmcache_version="1", cached_positions=span)
-    assert len(written) == 4096
-    shape, dtype, size, _, more = space["unpack_metadata"](written)
-    assert (shape, dtype, size) == (tensor.shape, torch.bfloat16, tensor.nbytes)
-    assert more["lmcache_version"] == "1"
-    blending = SimpleNamespace(enable_blending=True)
-    assert space["_kvpatch_positions"](blending, more["cached_positions"]) == range(300, 420)
-
-
-@pytest.mark.parametrize("span", [None, "", "7", "a:b", "1:2:3"])
-@pytest.mark.parametrize("release", GDS_RELEASES)
-def test_a_file_without_positions_is_none_while_blending_and_one_without(
-    release: str, span: str | None
-) -> None:
-    read = gds(release)["_kvpatch_positions"]
-    with pytest.raises(VersionError):
-        read(SimpleNamespace(enable_blending=True), span)
-    assert read(SimpleNamespace(enable_blending=False), span) is None
-
-
-def test_positions_with_gaps_have_no_span() -> None:
-    span = gds("0.5.6")["_kvpatch_span"]
-    assert span(torch.tensor([3, 5, 6])) is None
-    assert span(torch.tensor([], dtype=torch.int64)) is None
-    assert span(None) is None
-
-
-def _backend(release: str, chunks: list[Chunk | None]) -> Any:
-    backend = backend_class(release)()
-    backend.config = SimpleNamespace(enable_blending=True)
-    backend.hot_lock, backend.hot_cache = threading.Lock(), {}
-    backend.batched_get_blocking = lambda _keys: chunks
-    backend._key_to_path = lambda key: (f"/{key}", "", "", "")
-    return backend
-
-
-@pytest.mark.parametrize("release", GDS_RELEASES)
-def test_a_stored_chunk_is_known_with_its_positions(release: str) -> None:
-    backend = _backend(release, [])
-    backend.insert_key("k", Chunk(torch.arange(5, 8)))
-    assert backend._kvpatch_positions_of("k").tolist() == [5, 6, 7]
-    assert backend._kvpatch_positions_of("gone") is None
-
-
-@pytest.mark.parametrize("release", GDS_RELEASES)
-def test_the_chunks_of_a_layer_are_loaded_together(release: str) -> None:
-    chunks: list[Chunk | None] = [Chunk(), Chunk()]
-    backend = _backend(release, chunks)
-    assert asyncio.run(backend.batched_get_non_blocking("id", ["a", "b"])) == chunks
-
-
-@pytest.mark.parametrize("release", GDS_RELEASES)
-def test_a_lost_chunk_fails_the_load_and_gives_the_others_back(release: str) -> None:
-    kept = Chunk()
-    backend = _backend(release, [kept, None])
-    with pytest.raises(RuntimeError, match="GDS could not load 1 of 2 chunks, the first is b"):
-        asyncio.run(backend.batched_get_non_blocking("id", ["a", "b"]))
-    assert kept.references == 0
-
-
-@pytest.mark.parametrize("release", GDS_RELEASES)
-def test_copied_chunks_keep_their_keys_and_positions_where_another_is_stored(release: str) -> None:
-    space = executed(
-        patched_text(release, MANAGER),
-        ["allocate_and_copy_objects"],
-        torch=torch,
-        torch_dev=SimpleNamespace(stream=lambda _stream: threading.Lock()),
-    )
-    space["torch"] = SimpleNamespace(cuda=SimpleNamespace(stream=lambda _s: threading.Lock()))
-    sources = [Chunk(torch.arange(n, n + 3)) for n in range(3)]
-    for number, chunk in enumerate(sources):
-        chunk.tensor += number
-    allocator = SimpleNamespace(
-        contains=lambda key: key == "a", allocate=lambda *_args, **_kwargs: Chunk()
-    )
-    keys, copies = space["allocate_and_copy_objects"](allocator, ["a", "b", "c"], sources, None)
-    assert list(keys) == ["b", "c"]
-    assert [int(copy.tensor.max()) for copy in copies] == [1, 2]
-    assert [copy.meta.cached_positions.tolist() for copy in copies] == [[1, 2, 3], [2, 3, 4]]
 
 
 # The check layer
