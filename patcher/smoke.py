@@ -113,7 +113,7 @@ def _sensible(choice: Choice) -> Choice:
             ExitCode.USAGE,
         )
     if choice.profile is not None:
-        templates.require(choice.profile)
+        _see_to_blending(templates.load(choice.profile))
     if choice.config is not None:
         # Said before the environment is asked, which takes seconds.
         wanted.read_config(choice.config)
@@ -121,6 +121,23 @@ def _sensible(choice: Choice) -> Choice:
         folder = smoke_own.folder_of(choice.model, os.environ)
         choice = replace(choice, model=str(folder))
     return choice
+
+
+def _see_to_blending(template: templates.Template) -> None:
+    """See that a profile has something to prove.
+
+    Raises:
+        KvpatchError: ``no-blending``, exit 2.
+    """
+    if template.blends:
+        return
+    blending = [name for name in templates.names() if templates.load(name).blends]
+    raise KvpatchError(
+        "no-blending",
+        f"the profile {template.name} does not blend, and blending is what smoke proves",
+        f"take one of: {', '.join(blending)}",
+        ExitCode.USAGE,
+    )
 
 
 def _see_to_model(pair: Pair, choice: Choice) -> None:
@@ -140,7 +157,7 @@ def _settings(pair: Pair, choice: Choice, folder: Path) -> wanted.Settings:
     elif choice.profile is not None:
         keys = read_schema(read, str(pair.lmcache))
         of = pair_on(pair.host, pair.lmcache, pair.vllm)
-        given = {"gds_path": "/gds"}
+        given = {"gds_path": "/gds"} if templates.load(choice.profile).gds else {}
         values = yaml.safe_load(render.render(choice.profile, keys, of, given).text)
     else:
         keys = read_schema(read, str(pair.lmcache))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,16 +11,19 @@ import yaml
 from commands import kvpatch
 from fake_site import FakeSite, install, make_site
 from kvpatch import smoke
+from kvpatch.curing import curable
 from kvpatch.fsops import Disk
 from kvpatch.host import Where, open_host
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.pair_checks import MODEL_TABLES
 from kvpatch.remedy import Remedy
+from kvpatch.schema import Key, Schema
 from kvpatch.smoke import Choice
 from kvpatch.smoke_bench import Bench, Engine
 from kvpatch.smoke_measure import Start
 from kvpatch.smoke_pair import Pair
 from kvpatch.smoke_settings import basic
+from kvpatch.templates import load, names
 from packaging.version import Version
 from smokes import make_model, measured, start
 
@@ -171,6 +175,30 @@ def test_a_profile_is_asked_for_with_what_is_in_place_on_the_pair(
     # Of the fake site nothing is patched; a pair that nobody looked at has no patch at all.
     assert asked["gds-blend"]["KV001"] is False
     assert "KV009" in asked["gds-blend"]
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_profile_that_blends_is_run_and_no_other(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    template, engines = load(name), Engines()
+    asked = {key for _, one in template.concepts for line in one["lines"] for key in line["keys"]}
+    keys = Schema("0.5.6", {key: Key(key, "Any", None, None) for key in asked})
+    monkeypatch.setattr(smoke, "read_schema", lambda *_: keys)
+    # As they are once everything is applied, which the fake site has no files for.
+    monkeypatch.setattr(
+        smoke, "pair_on", lambda _, lmcache, vllm: replace(curable(lmcache, vllm), registered=True)
+    )
+    if template.blends:
+        run(engines, profile=name)
+        assert ("gds_path" in engines.configs["blend"]) is ("store" in engines.orders)
+        assert ("store" in engines.orders) is template.gds
+        return
+    with pytest.raises(KvpatchError) as refused:
+        run(engines, profile=name)
+    assert (refused.value.code, refused.value.exit_code) == ("no-blending", ExitCode.USAGE)
+    assert refused.value.hint == "take one of: blend, gds-blend"
+    assert not engines.orders
 
 
 def test_the_reference_has_no_connector_and_no_stand_ins(
