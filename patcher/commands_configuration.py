@@ -101,7 +101,8 @@ def lint(file: Path | None, as_json: bool, **asked: Any) -> None:
 def doctor(disk: Any, /, as_json: bool, no_write: bool, **rest: Any) -> None:
     """Look at pair, configuration, model and storage: what would go wrong, and what to do."""
     from . import doctor as doctors
+    from . import subject
 
     names = ("profile", "config", "model", "gds_path", "pid")
-    asked = doctors.Asked(**{name: rest[name] for name in names}, write=not no_write)
+    asked = subject.Asked(**{name: rest[name] for name in names}, write=not no_write)
     console.finish(doctors.run_doctor(options.place(rest), options.disk_of(disk), asked), as_json)

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from packaging.version import Version
-
-from . import environment, key_history, serve_file, templates
-from .coercion import CONFIG_VARIABLE, effective
-from .curing import pair_on
+from . import key_history
+from .coercion import CONFIG_VARIABLE
 from .diagnosis import Check, State, fail, not_checked, ok
 from .finding_checks import finding_check
 from .fsops import Disk
-from .host import Host, Where, open_host
+from .host import Where
 from .host_checks import host_checks, library_check
-from .launch import Launch, server_of
 from .lint import Surroundings, lint
-from .model_checks import check_layers_check, model_checks, separator_check
-from .model_config import Model, read_model
+from .model_checks import check_layers_check, fit_check, model_checks, separator_check
 from .outcome import ExitCode, KvpatchError, Report
 from .pair_checks import (
     catalogue_check,
@@ -35,56 +28,15 @@ from .pair_checks import (
     template_check,
 )
 from .probe import probe
-from .process_path import compared, config_of
 from .remedy import RUN, remedy
-from .render import render
 from .rules import Level
-from .schema import Schema
-from .schema_source import read_schema
+from .sizing import Wanted, numbers
 from .storage_checks import storage_checks
-from .templates import Pair
-from .yaml_source import YamlFile, parse_yaml, read_yaml
+from .subject import Asked, Subject, subject_of
 
 LIMIT_S = 10.0
 LOAD_LIMIT_S = 180.0
 _ROPE, _TOKEN, _GDS, _RANKS = "KV003", "KV007", "KV009", "KV012"
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What the user named; None for what was not named."""
-
-    profile: str | None = None
-    config: Path | None = None
-    model: Path | None = None
-    gds_path: str | None = None
-    pid: int | None = None
-    write: bool = True
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """The host, with what several checks look at."""
-
-    host: Host
-    lmcache: Version
-    vllm: Version | None
-    schema: Schema
-    pair: Pair
-    values: Mapping[str, Any]
-    file: YamlFile
-    environ: Mapping[str, str] | None = None
-    launch: Launch | None = None
-    config_at: str = ""
-
-    @property
-    def python(self) -> Path | None:
-        found = self.host.environment.interpreter
-        return found.executable if found else None
-
-    @property
-    def site(self) -> Path:
-        return self.host.environment.packages["lmcache"].site
 
 
 def run_doctor(where: Where, disk: Disk, asked: Asked) -> Report:
@@ -108,12 +60,11 @@ def run_doctor(where: Where, disk: Disk, asked: Asked) -> Report:
             "name an absolute folder on the mounted storage, such as /mnt/nvme/lmcache",
             ExitCode.USAGE,
         )
-    model = None if asked.model is None else read_model(asked.model)
-    seen = _look(where, disk, asked)
+    seen = subject_of(where, disk, asked)
     groups = {
-        "pair": [*_pair(seen, asked.profile)],
+        "pair": [*_pair(seen)],
         "configuration": [*_configuration(seen, asked.pid)],
-        "model": [*_model(seen, asked, model)],
+        "model": [*_model(seen, asked)],
         "GDS": [*_gds(seen, asked)],
     }
     groups = _as_apply_goes(groups, where, disk)
@@ -156,69 +107,22 @@ def _as_apply_goes(
     return {group: [told(check) for check in checks] for group, checks in groups.items()}
 
 
-def _look(where: Where, disk: Disk, asked: Asked) -> _Seen:
-    host = open_host(where, disk, needs="lmcache")
-    found, beside = host.tree.package("lmcache"), host.tree.package("vllm")
-    if found is None:
-        raise RuntimeError("LMCache was located, and then was not")
-    schema = read_schema(partial(host.tree.content, "lmcache"), str(found.version))
-    pair = pair_on(host, found.version, beside.version if beside else None)
-    file = YamlFile("-", "")
-    named = asked.config
-    environ, launch = None, None
-    shown, config_at = "", ""
-    if asked.pid is not None:
-        environ = environment.from_process(asked.pid)
-        launch = server_of(environment.command_of(asked.pid))
-        if launch is not None:
-            launch = serve_file.followed(launch, pair.vllm, serve_file.of_process(asked.pid))
-        found_at = environ.get(CONFIG_VARIABLE)
-        if found_at and named is not None:
-            config_at = compared(asked.pid, found_at)
-        if asked.profile is None and named is None:
-            # The one that the process itself was given; its variables alone where it was not.
-            if found_at:
-                named, shown = config_of(asked.pid, found_at)
-                config_at = shown
-            file = YamlFile(f"/proc/{asked.pid}/environ", "", written=False)
-    if named is not None:
-        file = read_yaml(named, shown)
-    elif asked.profile is not None and templates.load(asked.profile).kind == "lmcache":
-        settings = {}
-        if asked.gds_path and templates.load(asked.profile).gds:
-            settings["gds_path"] = asked.gds_path
-        try:
-            file = parse_yaml(render(asked.profile, schema, pair, settings).text)
-        except KvpatchError as error:
-            if error.code != "no-cure":
-                raise
-    values = effective(
-        schema,
-        file.values if file.readable else {},
-        environ,
-        launch.overrides if launch else None,
-        alone=not file.written,
-    )
-    known = {name: values.get(name) for name in schema.keys}
-    return _Seen(
-        host, found.version, pair.vllm, schema, pair, known, file, environ, launch, config_at
-    )
-
-
-def _pair(seen: _Seen, profile: str | None) -> Iterator[Check]:
+def _pair(seen: Subject) -> Iterator[Check]:
+    template = seen.template
     if seen.vllm is None:
         yield fail("pair", f"LMCache {seen.lmcache}, and no vLLM beside it", "install vLLM")
     else:
-        template = templates.load(profile or "blend")
         yield template_check(template, seen.pair)
-        catalogued = catalogue_check(seen.vllm, seen.lmcache)
+        catalogued = catalogue_check(template, seen.vllm, seen.lmcache)
         yield catalogued
         yield patches_check(template, seen.pair, hopeless=catalogued.state is State.FAIL)
-        yield runner_check(seen.vllm)
+        yield runner_check(template, seen.vllm)
     found = distributions(seen.site)
     yield pins_check(found, "transformers")
     yield flashinfer_check(found)
-    if seen.python is None:
+    if template.kind == "vllm":
+        yield not_checked("LMCache's extension", f"{template.name} does without LMCache")
+    elif seen.python is None:
         yield not_checked("LMCache's extension", "no interpreter was named", "give --python")
     else:
         answer = probe(
@@ -227,7 +131,11 @@ def _pair(seen: _Seen, profile: str | None) -> Iterator[Check]:
         yield extension_check(answer, seen.lmcache)
 
 
-def _configuration(seen: _Seen, pid: int | None) -> Iterator[Check]:
+def _configuration(seen: Subject, pid: int | None) -> Iterator[Check]:
+    if seen.template.kind != "lmcache":
+        told = f"{seen.template.name} has no LMCache file: all of it is in the command"
+        yield not_checked("file", told)
+        return
     if not seen.file.written:
         told = f"process {pid} has no {CONFIG_VARIABLE}: its variables are the configuration"
         yield not_checked("file", told, "give --config FILE if it was to have one")
@@ -265,9 +173,13 @@ def _configuration(seen: _Seen, pid: int | None) -> Iterator[Check]:
         )
 
 
-def _model(seen: _Seen, asked: Asked, model: Model | None) -> Iterator[Check]:
+def _model(seen: Subject, asked: Asked) -> Iterator[Check]:
+    model = seen.model
     if model is None or asked.model is None:
         yield not_checked("model", "none was named", "give --model FOLDER")
+        return
+    if not seen.template.blends:
+        yield fit_check(model, seen.template)
         return
     taken = models_of(seen.host.tree)
     yield from model_checks(model, taken, cured=seen.pair.cured.get(_ROPE))
@@ -288,12 +200,12 @@ def _model(seen: _Seen, asked: Asked, model: Model | None) -> Iterator[Check]:
         yield separator_check(answer, separator, cured=seen.pair.cured.get(_TOKEN))
 
 
-def _gds(seen: _Seen, asked: Asked) -> Iterator[Check]:
+def _gds(seen: Subject, asked: Asked) -> Iterator[Check]:
     given = asked.gds_path or seen.values.get("gds_path")
     if not isinstance(given, str) or given.startswith("/dev/null"):
         yield not_checked("gds mount", "no folder was named", "give --gds-path DIR")
         return
-    buffer = seen.values.get("gds_buffer_size") or seen.values.get("cufile_buffer_size")
+    prompt = _prompt_mib(seen)
     nfs = False
     for folder in given.split(","):
         answer = probe(
@@ -303,15 +215,25 @@ def _gds(seen: _Seen, asked: Asked) -> Iterator[Check]:
         )
         mount = (answer.facts or {}).get("mount") or {}
         nfs = nfs or str(mount.get("type", "")).startswith("nfs")
-        size = buffer if isinstance(buffer, int) else None
-        yield from storage_checks(answer, size, str(seen.lmcache))
+        yield from storage_checks(answer, prompt, str(seen.lmcache))
+    if seen.template.kind == "vllm":
+        # vLLM's own tier reads and writes by itself.
+        return
     if seen.python is not None:
         found = probe("stack_probe", ["cufile", str(seen.site)], limit=LIMIT_S, python=seen.python)
         yield library_check(found)
     yield from host_checks(probe("host_probe", ["/"], limit=LIMIT_S), nfs=nfs)
 
 
-def _table(seen: _Seen, groups: Mapping[str, list[Check]]) -> str:
+def _prompt_mib(seen: Subject) -> int | None:
+    """What the longest prompt takes: of the model, or as a GDS buffer is made to hold one."""
+    if seen.model is not None:
+        return numbers(Wanted(model=seen.model), gds=True).buffer_mib
+    buffer = seen.values.get("gds_buffer_size") or seen.values.get("cufile_buffer_size")
+    return buffer if isinstance(buffer, int) else None
+
+
+def _table(seen: Subject, groups: Mapping[str, list[Check]]) -> str:
     beside = f"vLLM {seen.vllm}" if seen.vllm else "no vLLM"
     lines = [f"{beside} with LMCache {seen.lmcache}, in {seen.site}"]
     width = max(len(check.name) for checks in groups.values() for check in checks)

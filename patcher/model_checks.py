@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from .diagnosis import Check, State, fail, not_checked, ok, warn
 from .model_config import Model
 from .probe import Answer
 from .rules import SECOND
+
+if TYPE_CHECKING:
+    from .templates import Template
 
 SINCE: Mapping[str, str] = {"Qwen3ForCausalLM": "0.3.9", "Qwen2ForCausalLM": "0.3.10"}
 """The first LMCache that blends a class, where that is not the first of all."""
@@ -38,6 +42,15 @@ def model_checks(model: Model, taken: Sequence[str], *, cured: bool | None) -> I
     else:
         yield ok("dtype", model.dtype)
     yield _layers(model)
+
+
+def fit_check(model: Model, template: Template) -> Check:
+    """The row of a model that is served without blending."""
+    name = "model"
+    if template.kind == "lmcache" and (mixed := _mixed(model)):
+        return warn(name, mixed, "take a model with full attention, or the profile mp-cache")
+    shown = model.architecture or model.name
+    return ok(name, f"{shown}; {template.name} does not blend, and takes any that vLLM serves")
 
 
 def incurable(model: Model, taken: Sequence[str], *, curable: bool) -> tuple[Check, ...]:
@@ -75,15 +88,20 @@ def _rope(model: Model, *, cured: bool | None) -> Check:
     )
 
 
+def _mixed(model: Model) -> str:
+    """What is said of layers of several kinds; empty for a model that has one."""
+    kinds = []
+    if model.windowed_layers:
+        kinds.append(f"{model.windowed_layers} layers with a window of {model.window} tokens")
+    if model.other_layers:
+        kinds.append(f"{model.other_layers} layers without attention")
+    return f"{' and '.join(kinds)}, which LMCacheConnectorV1 can't keep apart" if kinds else ""
+
+
 def _layers(model: Model) -> Check:
-    if model.hybrid:
-        kinds = []
-        if model.windowed_layers:
-            kinds.append(f"{model.windowed_layers} layers with a window of {model.window} tokens")
-        if model.other_layers:
-            kinds.append(f"{model.other_layers} layers without attention")
-        told = f"{' and '.join(kinds)}, which LMCacheConnectorV1 can't keep apart"
-        return fail("layers", told, "take a model with full attention, or the profile mp-cache")
+    if mixed := _mixed(model):
+        todo = "take a model with full attention, or the profile mp-cache"
+        return fail("layers", mixed, todo)
     if model.latent_size:
         return fail("layers", "MLA, which LMCache does not blend", "take the profile cpu-offload")
     return ok("layers", f"{model.layers} with full attention")

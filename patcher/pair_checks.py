@@ -18,6 +18,7 @@ from .model_runner import SKIPS, WAY, second_runner_for
 from .outcome import KvpatchError
 from .probe import Answer
 from .remedy import RUN
+from .templates import shown
 from .ways_out import instead, require
 
 if TYPE_CHECKING:
@@ -35,18 +36,18 @@ _FATAL = Version("0.4.4")
 
 def template_check(template: Template, pair: Pair) -> Check:
     """Whether a profile can be run on the installed pair, now or once patches are in place."""
-    name, shown = "pair", f"vLLM {pair.vllm} with LMCache {pair.lmcache}"
+    name, told = "pair", shown(pair)
     try:
         require(template, pair)
     except KvpatchError as error:
         return fail(name, error.message, instead(template.name, pair) or error.hint)
     lacks = [need for need in template.needs(pair) if need.present is not True]
     if not lacks:
-        return ok(name, f"{shown} has all that {template.name} needs")
+        return ok(name, f"{told} has all that {template.name} needs")
     if _told_with_patches(lacks, pair):
-        return ok(name, f"{shown} can run {template.name} once the patches are in place")
-    told = "; ".join(need.what for need in lacks)
-    return fail(name, f"{shown} can't run {template.name} as it is. It needs: {told}", RUN)
+        return ok(name, f"{told} can run {template.name} once the patches are in place")
+    needs = "; ".join(need.what for need in lacks)
+    return fail(name, f"{told} can't run {template.name} as it is. It needs: {needs}", RUN)
 
 
 def _told_with_patches(lacks: Sequence[ProfileNeed], pair: Pair) -> bool:
@@ -57,18 +58,23 @@ def _told_with_patches(lacks: Sequence[ProfileNeed], pair: Pair) -> bool:
 def patches_check(template: Template, pair: Pair, *, hopeless: bool) -> Check:
     """Which patches made for the pair are not in place, and what a profile needs of them.
 
+    Blending was validated with all of them; another profile is asked for those that it needs.
+
     Args:
         template: of the profile.
         pair: the pair, with what is in place.
         hopeless: whether it is known not to blend with all of them either.
     """
-    missing = [patch for patch, there in pair.cured.items() if not there]
-    if not missing:
-        return ok("patches", f"in place: {', '.join(pair.cured)}")
     needed: dict[str, list[str]] = {}
     for need in template.needs(pair):
         for patch in need.patches:
             needed.setdefault(patch, []).append(need.what)
+    asked = [patch for patch in pair.cured if template.blends or patch in needed]
+    if not asked:
+        return ok("patches", f"{template.name} needs none")
+    missing = [patch for patch in asked if not pair.cured[patch]]
+    if not missing:
+        return ok("patches", f"in place: {', '.join(asked)}")
     told = [
         f"{patch} ({'; '.join(needed[patch])})" if patch in needed else patch for patch in missing
     ]
@@ -76,9 +82,12 @@ def patches_check(template: Template, pair: Pair, *, hopeless: bool) -> Check:
     return fail("patches", f"not in place: {', '.join(told)}", todo)
 
 
-def catalogue_check(vllm: Version, lmcache: Version) -> Check:
+def catalogue_check(template: Template, vllm: Version, lmcache: Version) -> Check:
     """What was found out of the two releases when this kvpatch was made."""
-    shipped, name = pairs.load(), "catalogue"
+    name = "catalogue"
+    if not template.blends:
+        return not_checked(name, f"it says which pairs blend, and {template.name} does not")
+    shipped = pairs.load()
     known, standing = shipped.of(vllm, lmcache), shipped.standing(vllm, lmcache)
     if known is None:
         return warn(name, standing, "`kvpatch compat` reads its letters, `kvpatch smoke` runs it")
@@ -186,12 +195,14 @@ def extension_check(answer: Answer, lmcache: Version) -> Check:
     return (fail if fatal else warn)(name, f"{told}; {effect}", todo)
 
 
-def runner_check(vllm: Version) -> Check:
-    """Which model runner vLLM takes by default."""
+def runner_check(template: Template, vllm: Version) -> Check:
+    """Which model runner vLLM takes by default, where LMCache works inside of its process."""
     name = "model runner"
     models = second_runner_for(vllm)
     if not models:
         return ok(name, "the older one is the default")
+    if template.kind != "lmcache":
+        return ok(name, "what is known of V2 concerns LMCache's in-process connector alone")
     return warn(
         name,
         f"vLLM {vllm} takes Model Runner V2 for {models}, and {SKIPS} there",

@@ -14,7 +14,7 @@ from .model_config import Model
 from .outcome import ExitCode, KvpatchError
 from .rules import Finding, Level
 from .schema import EXTRA, Schema
-from .templates import Pair, Template
+from .templates import Pair, Template, like
 from .yaml_source import parse_yaml
 
 _BLENDING = "enable_blending"
@@ -64,7 +64,7 @@ def check(
             "other-profile",
             f"--set {_BLENDING}={rules.spelt(blends)}: {template.name} {does}, and what it starts "
             "vLLM with would not fit",
-            f"take the profile {_other(template)}",
+            f"take the profile {like(blends=blends, gds=template.gds).name}",
             ExitCode.USAGE,
         )
     if blends and model is not None and after.effective is not None:
@@ -96,10 +96,3 @@ def _at(linted: Linted, level: Level) -> list[Finding]:
 
 def _concerns(finding: Finding, changes: Collection[str]) -> bool:
     return finding.key in changes or (finding.key == EXTRA and finding.rule is rules.LOST)
-
-
-def _other(template: Template) -> str:
-    """The profile that keeps chunks at the same place, and blends where this one does not."""
-    if template.blends:
-        return "gds" if template.gds else "cpu-offload"
-    return "gds-blend" if template.gds else "blend"

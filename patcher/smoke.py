@@ -18,10 +18,12 @@ from . import smoke_settings as wanted
 from .curing import pair_on
 from .fsops import Disk
 from .host import Where
+from .model_config import read_model
 from .outcome import ExitCode, KvpatchError, Report
 from .pair_checks import models_of
 from .remedy import remedy
 from .schema_source import read_schema
+from .sizing import Wanted
 from .smoke_bench import Bench
 from .smoke_checks import judge
 from .smoke_gpu import on_a_gpu, takes_graphs
@@ -158,7 +160,9 @@ def _settings(pair: Pair, choice: Choice, folder: Path) -> wanted.Settings:
         keys = read_schema(read, str(pair.lmcache))
         of = pair_on(pair.host, pair.lmcache, pair.vllm)
         given = {"gds_path": "/gds"} if templates.load(choice.profile).gds else {}
-        values = yaml.safe_load(render.render(choice.profile, keys, of, given).text)
+        model = None if choice.model is None else read_model(Path(choice.model))
+        made = render.render(choice.profile, keys, of, given, Wanted(model=model))
+        values = yaml.safe_load(made.text)
     else:
         keys = read_schema(read, str(pair.lmcache))
         values = wanted.basic(keys.has, gds_path=gds_path if choice.gds else None)
@@ -166,7 +170,7 @@ def _settings(pair: Pair, choice: Choice, folder: Path) -> wanted.Settings:
         # Never into a store that somebody uses.
         gds_path.mkdir()
         values["gds_path"] = str(gds_path)
-    return wanted.settings(values)
+    return wanted.settings(wanted.modest(values) if choice.model is None else values)
 
 
 def _measure(

@@ -18,6 +18,8 @@ LEAST_TOKENS = 280
 SEED = 1
 # Of a user's model nothing is known; the tiny one takes 0.3 GB with all of it.
 _TINY = {"max_model_len": 2048, "max_num_batched_tokens": 2048, "kv_cache_memory_bytes": 64 << 20}
+# In GiB and MiB; LMCache takes all of it at its start.
+_MEMORY = {"max_local_cpu_size": 1.0, "gds_buffer_size": 256, "cufile_buffer_size": 256}
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ def basic(has: Any, *, gds_path: Path | None) -> dict[str, Any]:
     values: dict[str, Any] = {
         "chunk_size": 64,
         "local_cpu": gds_path is None,
-        "max_local_cpu_size": 1.0,
+        "max_local_cpu_size": _MEMORY["max_local_cpu_size"],
         "enable_blending": True,
         "use_layerwise": True,
         "blend_special_str": " # # ",
@@ -50,10 +52,24 @@ def basic(has: Any, *, gds_path: Path | None) -> dict[str, Any]:
         values["blend_recompute_ratio"] = 0.15
     if gds_path is not None:
         size = "gds_buffer_size" if has("gds_buffer_size") else "cufile_buffer_size"
-        values |= {"gds_path": str(gds_path), size: 256, "use_gds": True}
+        values |= {"gds_path": str(gds_path), size: _MEMORY[size], "use_gds": True}
         if has("retrieve_locations"):
             values["retrieve_locations"] = ["GdsBackend"]
     return {name: value for name, value in values.items() if has(name)}
+
+
+def modest(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with no more memory than the tiny model's chunks can fill.
+
+    They may be made for a machine that serves, and two engines run at once.
+    """
+
+    def at_most(name: str, value: Any) -> Any:
+        most = _MEMORY.get(name)
+        sized = most is not None and isinstance(value, int | float) and value > most
+        return most if sized else value
+
+    return {name: at_most(name, value) for name, value in values.items()}
 
 
 def settings(values: Mapping[str, Any]) -> Settings:

@@ -18,12 +18,12 @@ _LEAST_INODES = 100_000
 _CHUNK_FILES = (".weka1", ".kvcache.safetensors", ".safetensors", ".pt", ".metadata")
 
 
-def storage_checks(answer: Answer, buffer_mib: int | None, release: str) -> tuple[Check, ...]:
+def storage_checks(answer: Answer, prompt_mib: int | None, release: str) -> tuple[Check, ...]:
     """The rows of a folder.
 
     Args:
         answer: of the storage probe.
-        buffer_mib: of the GDS buffer: what one prompt takes; None where it is not known.
+        prompt_mib: what the longest prompt takes; None where it is not known.
         release: of LMCache, whose key format the folder should have alone.
     """
     if answer.hung:
@@ -34,7 +34,7 @@ def storage_checks(answer: Answer, buffer_mib: int | None, release: str) -> tupl
     facts = answer.facts
     found = [mount_check(facts)]
     if facts["there"]:
-        found += [*_access(facts), *_space(facts, buffer_mib), *_hygiene(facts, release)]
+        found += [*_access(facts), *_space(facts, prompt_mib), *_hygiene(facts, release)]
     return tuple(found)
 
 
@@ -109,16 +109,17 @@ def _access(facts: Mapping[str, Any]) -> Iterator[Check]:
         yield ok(_ACCESS, f"{', '.join(steps)} work as this user")
 
 
-def _space(facts: Mapping[str, Any], buffer_mib: int | None) -> Iterator[Check]:
+def _space(facts: Mapping[str, Any], prompt_mib: int | None) -> Iterator[Check]:
     free = int(facts["free_bytes"])
     told = f"{free / 2**30:.1f} GiB free"
-    least = (buffer_mib or 1024) * 2**20 * 10
+    least = (prompt_mib or 1024) * 2**20 * 10
     inodes = facts["free_inodes"]
     if facts["read_only"]:
         yield fail(_SPACE, "it is mounted read-only", "mount it for writing")
     elif free < least:
         todo = "make room: LMCache deletes nothing there and has no quota"
-        yield warn(_SPACE, f"{told}, less than 10 of the longest prompts take", todo)
+        of_them = f"less than the {least / 2**30:.1f} GiB that 10 of the longest prompts take"
+        yield warn(_SPACE, f"{told}, {of_them}", todo)
     elif inodes is not None and inodes < _LEAST_INODES:
         yield warn(_SPACE, f"{inodes} inodes free, one file a chunk", "make room for more files")
     else:

@@ -263,6 +263,12 @@ def load(name: str) -> Template:
     return Template(name, _read(name), _read(_COMMON))
 
 
+def like(*, blends: bool, gds: bool) -> Template:
+    """The profile with an LMCache file that blends or not, and keeps chunks on GDS or not."""
+    wanted = ("lmcache", blends, gds)
+    return next(one for one in map(load, names()) if (one.kind, one.blends, one.gds) == wanted)
+
+
 def concerns(what: Mapping[str, Any], pair: Pair) -> bool | None:
     """Whether it is about this pair; None where that hangs on a version that is not known."""
     if what.get("when") == "ranks" and pair.ranks < 2:

@@ -60,9 +60,31 @@ def look(encode: Encode, separator: str) -> dict[str, Any]:
     }
 
 
+class NoFilesError(Exception):
+    """There is nothing that a tokenizer could be loaded from."""
+
+
 def encoder(folder: str) -> Encode:
-    """How the model's tokenizer encodes."""
+    """How the model's tokenizer encodes.
+
+    Raises:
+        NoFilesError: the folder has no files for one, of which transformers makes an empty one.
+        Exception: whatever loading it raises.
+    """
     file = Path(folder, "tokenizer.json")
+    if _none_there(Path(folder)):
+        raise NoFilesError(f"there are no tokenizer files in {folder}")
+    encode = _loaded(folder, file)
+    if not any(encode(text, False) for text in DOCUMENTS):
+        raise NoFilesError(f"the tokenizer in {folder} has no words: its vocabulary is not there")
+    return encode
+
+
+def _none_there(folder: Path) -> bool:
+    return folder.is_dir() and not any(one for name in FILES for one in folder.glob(name))
+
+
+def _loaded(folder: str, file: Path) -> Encode:
     try:
         from transformers import AutoTokenizer
 
@@ -77,13 +99,12 @@ def encoder(folder: str) -> Encode:
         return lambda text, special: list(plain.encode(text, add_special_tokens=special).ids)
 
 
-def problem(folder: str, error: Exception) -> dict[str, str]:
+def problem(error: Exception) -> dict[str, str]:
     """Why a tokenizer can't be loaded, on one line, and what it is that lacks."""
-    there = Path(folder)
     if isinstance(error, ImportError):
         return {"problem": _line(error), "lacks": "module"}
-    if there.is_dir() and not any(one for name in FILES for one in there.glob(name)):
-        return {"problem": f"there are no tokenizer files in {folder}", "lacks": "files"}
+    if isinstance(error, NoFilesError):
+        return {"problem": _line(error), "lacks": "files"}
     return {"problem": _line(error), "lacks": ""}
 
 
@@ -97,4 +118,4 @@ if __name__ == "__main__":
     try:
         print(json.dumps(look(encoder(sys.argv[1]), sys.argv[2])))
     except Exception as error:
-        print(json.dumps(problem(sys.argv[1], error)))
+        print(json.dumps(problem(error)))

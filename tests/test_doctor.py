@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from commands import Ran, kvpatch
 from fake_site import LATE, WORKER, install
+from kvpatch.templates import load, names
 from lmcache_config import files_of
 from test_field_blending import site_of
 
@@ -65,6 +67,45 @@ def test_a_host_that_lacks_patches_alone_is_sent_to_apply(tmp_path: Path) -> Non
     assert found["patches"]["todo"] == "run `kvpatch apply`"
 
 
+MOE = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "num_hidden_layers": 2,
+    "hidden_size": 8,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 4096,
+    "torch_dtype": "float16",
+    "rope_scaling": {"rope_type": "yarn", "factor": 2.0},
+}
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_profile_is_judged_by_what_it_needs(tmp_path: Path, name: str) -> None:
+    folder, template = site_of(tmp_path, "0.32.0", "0.5.6"), load(name)
+    (tmp_path / "config.json").write_text(json.dumps(MOE))
+    more = ("--profile", name, "--model", tmp_path, "--json")
+    ended = kvpatch("doctor", "--site", folder, *more)
+    found = {row for row, check in rows(ended).items() if check["state"] == "fail"}
+    # Which is not installed there, whatever the profile is.
+    failed = found - {"transformers"}
+    strict = kvpatch("profile", name, "--site", folder, "--strict", "--json")
+    assert ("patches" in failed) is (strict.code == 1)
+    assert failed.issuperset({"model", "rope", "dtype"}) is template.blends
+    assert failed == set() or template.blends
+    assert (rows(ended)["model runner"]["state"] == "warn") is (template.kind == "lmcache")
+    assert "LMCache None" not in ended.out
+
+
+@pytest.mark.parametrize(("tokens", "state"), [(4096, "ok"), (10**9, "warn")])
+def test_the_room_on_storage_is_held_against_the_prompts_of_the_model(
+    site: Path, tmp_path: Path, tokens: int, state: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**MOE, "max_position_embeddings": tokens}))
+    more = ("--gds-path", tmp_path, "--model", tmp_path, "--json")
+    for asked in ((), ("--profile", "gds-blend")):
+        found = rows(kvpatch("doctor", "--site", site, *asked, *more))
+        assert found["gds space"]["state"] == state
+
+
 def test_every_row_about_the_pair_names_the_same_release(tmp_path: Path) -> None:
     folder = tmp_path / "env" / "lib" / "python3.11" / "site-packages"
     folder.mkdir(parents=True)
@@ -85,7 +126,9 @@ def test_every_row_about_the_pair_names_the_same_release(tmp_path: Path) -> None
 
 def test_a_configuration_is_linted_and_its_model_looked_at(site: Path, tmp_path: Path) -> None:
     config = tmp_path / "lmcache.yaml"
-    config.write_text("cufile_buffer_size: 1\nblend_recompute_ratios: [15]\n")
+    config.write_text(
+        "enable_blending: true\ncufile_buffer_size: 1\nblend_recompute_ratios: [15]\n"
+    )
     model = tmp_path / "config.json"
     model.write_text(
         '{"architectures": ["MistralForCausalLM"], "num_hidden_layers": 2, "hidden_size": 8, '

@@ -6,9 +6,15 @@ from typing import Any
 
 import pytest
 from kvpatch.diagnosis import State
-from kvpatch.model_checks import check_layers_check, model_checks, separator_check
+from kvpatch.model_checks import (
+    check_layers_check,
+    fit_check,
+    model_checks,
+    separator_check,
+)
 from kvpatch.model_config import parse_model
 from kvpatch.probe import Answer
+from kvpatch.templates import load
 
 TAKEN = ("LlamaForCausalLM", "Qwen3ForCausalLM")
 PLAIN: dict[str, Any] = {
@@ -35,6 +41,14 @@ def test_a_model_that_is_not_taken_names_those_that_are() -> None:
     assert state is State.FAIL
     assert "MistralForCausalLM" in reason
     assert todo == "take one of: LlamaForCausalLM, Qwen3ForCausalLM"
+
+
+def test_a_model_is_not_held_against_blending_where_nothing_blends() -> None:
+    moe = parse_model({**PLAIN, "architectures": ["Qwen3MoeForCausalLM"]}, "m")
+    assert fit_check(moe, load("cpu-offload")).state is State.OK
+    mixed = parse_model({**PLAIN, "layer_types": ["mamba", "attention"]}, "m")
+    assert fit_check(mixed, load("cpu-offload")).state is State.WARN
+    assert fit_check(mixed, load("mp-cache")).state is State.OK
 
 
 def test_a_model_that_a_newer_lmcache_blends_names_that_release() -> None:

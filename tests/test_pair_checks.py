@@ -35,14 +35,14 @@ def test_the_catalogue_says_of_each_pair_whether_it_blends_and_what_does_instead
         known = shipped.known[vllm, lmcache]
         state = State.FAIL if not known.ok else State.WARN if {*known.after} & {*"SV"} else State.OK
         seen.add(state)
-        check = catalogue_check(Version(vllm), Version(lmcache))
+        check = catalogue_check(load("blend"), Version(vllm), Version(lmcache))
         assert check.state is state
         assert f"validated on {shipped.date}" in check.reason
         if not known.ok:
             assert check.todo == shipped.advice(Version(vllm), Version(lmcache))
             assert check.todo.startswith("take ")
     assert seen == {State.OK, State.WARN, State.FAIL}
-    newer = catalogue_check(Version("99.0"), Version("0.5.6"))
+    newer = catalogue_check(load("blend"), Version("99.0"), Version("0.5.6"))
     assert newer.state is State.WARN
     assert "untested: vLLM 99.0 is newer" in newer.reason
 
@@ -175,10 +175,12 @@ def test_what_to_do_about_an_extension_depends_on_torch_and_on_the_host(
     ],
 )
 def test_the_runner_by_default_is_told_by_release(vllm: str, told: str) -> None:
-    assert told in runner_check(Version(vllm)).reason
+    assert told in runner_check(load("blend"), Version(vllm)).reason
     if told != "older":
-        assert "skips the load there" in runner_check(Version(vllm)).reason
-        assert runner_check(Version(vllm)).todo.startswith(f"give {WAY}; the command of `kvpatch")
+        assert "skips the load there" in runner_check(load("blend"), Version(vllm)).reason
+        assert runner_check(load("blend"), Version(vllm)).todo.startswith(
+            f"give {WAY}; the command of `kvpatch"
+        )
 
 
 def test_models_are_read_out_of_the_text_that_names_them() -> None:

@@ -32,6 +32,16 @@ def test_with_gds_nothing_is_kept_in_the_memory_of_the_host(tmp_path: Path) -> N
     assert wanted.settings(values).gds
 
 
+def test_of_the_memory_that_a_host_has_for_serving_the_tiny_model_takes_little() -> None:
+    values = {"max_local_cpu_size": 200.0, "gds_buffer_size": 100, "cufile_buffer_size": 4096}
+    small = wanted.modest({**values, "chunk_size": 512, "gds_path": "/mnt"})
+    basic = wanted.basic(_all, gds_path=None)
+    assert small["max_local_cpu_size"] == basic["max_local_cpu_size"]
+    assert small["gds_buffer_size"] == 100
+    assert small["cufile_buffer_size"] < 4096
+    assert (small["chunk_size"], small["gds_path"]) == (512, "/mnt")
+
+
 def test_prompts_are_longer_than_a_chunk_and_the_shortest_blend() -> None:
     values = {**wanted.basic(_all, gds_path=None), "chunk_size": 256, "blend_min_tokens": 1000}
     assert wanted.settings(values).least > 1000

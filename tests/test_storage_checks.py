@@ -73,7 +73,7 @@ def test_a_folder_that_is_missing_or_hangs_is_a_failure_by_itself() -> None:
         ({"steps": {"write": "Permission denied"}}, "gds access", State.FAIL, "Permission denied"),
         ({"steps": {**FINE, "O_DIRECT": "Invalid argument"}}, "gds access", State.FAIL, "O_DIRECT"),
         ({"steps": {}}, "gds access", State.NOT_CHECKED, "nothing was written"),
-        ({"free_bytes": 10**9}, "gds space", State.WARN, "less than 10"),
+        ({"free_bytes": 10**9}, "gds space", State.WARN, "GiB that 10 of the"),
         ({"free_inodes": 7}, "gds space", State.WARN, "7 inodes"),
         ({"free_inodes": None}, "gds space", State.OK, "no quota"),
         ({"read_only": True}, "gds space", State.FAIL, "read-only"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from kvpatch.outcome import ExitCode, KvpatchError
-from kvpatch.templates import Pair, concerns, load, names, profiles, require
+from kvpatch.templates import Pair, concerns, like, load, names, profiles, require
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
@@ -51,6 +51,12 @@ def test_what_concerns_a_pair_hangs_on_what_is_known(
     what: dict[str, Any] = {} if pairs is None else {"pairs": pairs}
     pair = Pair(Version("0.5.6"), Version(vllm) if vllm else None)
     assert concerns(what, pair) is expected
+
+
+@pytest.mark.parametrize("name", [name for name in names() if load(name).kind == "lmcache"])
+def test_a_profile_is_found_by_what_it_does(name: str) -> None:
+    template = load(name)
+    assert like(blends=template.blends, gds=template.gds).name == name
 
 
 def test_an_unknown_profile_is_usage() -> None:

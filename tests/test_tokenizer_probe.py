@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from kvpatch import tokenizer_probe
-from kvpatch.tokenizer_probe import look, places, problem
+from kvpatch.tokenizer_probe import NoFilesError, encoder, look, places, problem
 
 
 def with_bos(text: str, special: bool) -> list[int]:
@@ -50,23 +54,41 @@ def test_a_folder_without_a_tokenizer_is_a_problem_and_no_crash(tmp_path: Path) 
     assert json.loads(ended.stdout.splitlines()[-1])["problem"]
 
 
+def loading(text: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let transformers load a tokenizer that encodes so, whatever the folder has."""
+    made = SimpleNamespace(encode=lambda told, add_special_tokens: text(told, add_special_tokens))
+    auto = SimpleNamespace(from_pretrained=lambda *_args, **_: made)
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(AutoTokenizer=auto))
+
+
 def test_a_folder_without_tokenizer_files_is_told_and_a_module_that_lacks_too(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # As transformers 5 does, which makes an empty tokenizer of a Qwen model's config.json alone.
+    loading(lambda *_: [], monkeypatch)
     (tmp_path / "config.json").write_text("{}")
-    told = problem(str(tmp_path), ValueError("none from one of: \n(1) a file\n(2) another"))
-    assert told["lacks"] == "files"
-    assert str(tmp_path) in told["problem"]
-    assert problem(str(tmp_path), ImportError("No module named 'x'"))["lacks"] == "module"
+    with pytest.raises(NoFilesError) as missing:
+        encoder(str(tmp_path))
+    told = problem(missing.value)
+    assert told == {"problem": f"there are no tokenizer files in {tmp_path}", "lacks": "files"}
+    assert problem(ImportError("No module named 'x'"))["lacks"] == "module"
 
 
-def test_a_message_of_several_lines_is_told_whole_and_a_long_one_is_cut_between_words(
-    tmp_path: Path,
+def test_a_tokenizer_without_its_vocabulary_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "tokenizer.json").write_text("{}")
-    told = problem(str(tmp_path), ValueError("none from one of: \n(1) a file\n(2) another"))
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    loading(lambda *_: [], monkeypatch)
+    with pytest.raises(NoFilesError, match="has no words"):
+        encoder(str(tmp_path))
+    loading(with_bos, monkeypatch)
+    assert encoder(str(tmp_path))("a", True) == [1, 97]
+
+
+def test_a_message_of_several_lines_is_told_whole_and_a_long_one_is_cut_between_words() -> None:
+    told = problem(ValueError("none from one of: \n(1) a file\n(2) another"))
     assert told == {"problem": "none from one of: (1) a file (2) another", "lacks": ""}
-    assert problem(str(tmp_path), ValueError(""))["problem"] == "ValueError"
-    cut = problem(str(tmp_path), ValueError("word " * 100))["problem"]
+    assert problem(ValueError(""))["problem"] == "ValueError"
+    cut = problem(ValueError("word " * 100))["problem"]
     assert len(cut) <= 304
     assert cut.endswith("word ...")

@@ -1,0 +1,151 @@
+"""What ``kvpatch doctor`` examines: a host, and the configuration that it was asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+from . import environment, serve_file, templates
+from .coercion import CONFIG_VARIABLE, effective
+from .curing import pair_on
+from .fsops import Disk
+from .host import Host, Where, open_host
+from .launch import Launch, server_of
+from .model_config import Model, read_model
+from .outcome import KvpatchError
+from .process_path import compared, config_of
+from .render import render
+from .schema import Schema
+from .schema_source import read_schema
+from .sizing import Wanted
+from .templates import Pair, Template
+from .yaml_source import YamlFile, parse_yaml, read_yaml
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user named; None for what was not named."""
+
+    profile: str | None = None
+    config: Path | None = None
+    model: Path | None = None
+    gds_path: str | None = None
+    pid: int | None = None
+    write: bool = True
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The host, with what several checks look at; ``template`` is of the profile that is meant."""
+
+    host: Host
+    lmcache: Version
+    vllm: Version | None
+    template: Template
+    schema: Schema
+    pair: Pair
+    values: Mapping[str, Any]
+    file: YamlFile
+    environ: Mapping[str, str] | None = None
+    launch: Launch | None = None
+    config_at: str = ""
+    model: Model | None = None
+
+    @property
+    def python(self) -> Path | None:
+        """The interpreter of the environment; None where it is not known."""
+        found = self.host.environment.interpreter
+        return found.executable if found else None
+
+    @property
+    def site(self) -> Path:
+        """The folder that LMCache is installed in."""
+        return self.host.environment.packages["lmcache"].site
+
+
+def subject_of(where: Where, disk: Disk, asked: Asked) -> Subject:
+    """Look up what was asked for.
+
+    Raises:
+        KvpatchError: exit 2 for a model that is none; 4 where there is no LMCache, or a file named
+            can't be read.
+    """
+    model = None if asked.model is None else read_model(asked.model)
+    host = open_host(where, disk, needs="lmcache")
+    found, beside = host.tree.package("lmcache"), host.tree.package("vllm")
+    if found is None:
+        raise RuntimeError("LMCache was located, and then was not")
+    schema = read_schema(partial(host.tree.content, "lmcache"), str(found.version))
+    pair = pair_on(host, found.version, beside.version if beside else None)
+    file = YamlFile("-", "")
+    named = asked.config
+    environ, launch = None, None
+    shown, config_at = "", ""
+    if asked.pid is not None:
+        environ = environment.from_process(asked.pid)
+        launch = server_of(environment.command_of(asked.pid))
+        if launch is not None:
+            launch = serve_file.followed(launch, pair.vllm, serve_file.of_process(asked.pid))
+        found_at = environ.get(CONFIG_VARIABLE)
+        if found_at and named is not None:
+            config_at = compared(asked.pid, found_at)
+        if asked.profile is None and named is None:
+            # The one that the process itself was given; its variables alone where it was not.
+            if found_at:
+                named, shown = config_of(asked.pid, found_at)
+                config_at = shown
+            file = YamlFile(f"/proc/{asked.pid}/environ", "", written=False)
+    if named is not None:
+        file = read_yaml(named, shown)
+    elif asked.profile is not None and templates.load(asked.profile).kind == "lmcache":
+        settings = {}
+        if asked.gds_path and templates.load(asked.profile).gds:
+            settings["gds_path"] = asked.gds_path
+        try:
+            file = parse_yaml(
+                render(asked.profile, schema, pair, settings, Wanted(model=model)).text
+            )
+        except KvpatchError as error:
+            if error.code != "no-cure":
+                raise
+    values = effective(
+        schema,
+        file.values if file.readable else {},
+        environ,
+        launch.overrides if launch else None,
+        alone=not file.written,
+    )
+    known = {name: values.get(name) for name in schema.keys}
+    template = _template(asked, file, known)
+    if template.kind == "vllm":
+        pair = replace(pair, lmcache=None)
+    return Subject(
+        host,
+        found.version,
+        pair.vllm,
+        template,
+        schema,
+        pair,
+        known,
+        file,
+        environ,
+        launch,
+        config_at,
+        model,
+    )
+
+
+def _template(asked: Asked, file: YamlFile, values: Mapping[str, Any]) -> Template:
+    """The profile that is meant: the one named, that of a configuration, or blending."""
+    if asked.profile is not None:
+        return templates.load(asked.profile)
+    if not file.readable or (asked.config is None and asked.pid is None):
+        return templates.load("blend")
+    return templates.like(
+        blends=bool(values.get("enable_blending")), gds=bool(values.get("gds_path"))
+    )
