@@ -84,11 +84,10 @@ def main(path: str) -> int:
         run.stage("done")
     except BaseException as error:
         traceback.print_exc()
-        frames = traceback.extract_tb(error.__traceback__)
         run.result["error"] = {
             "type": type(error).__name__,
             "text": str(error)[:4000],
-            "where": f"{frames[-1].name} ({Path(frames[-1].filename).name})" if frames else "",
+            "where": place_of(error),
             "chain": chain(error),
         }
         run.save()
@@ -99,6 +98,18 @@ def main(path: str) -> int:
             run.result["broken"] = run.harness.broken
             run.save()
     return 0
+
+
+def place_of(error: BaseException) -> str:
+    """Where it was raised: the last place of what is watched, if it went through any.
+
+    The scripts beside this one stand between LMCache and what it calls.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = Path(__file__).parent
+    others = [frame for frame in frames if Path(frame.filename).parent != own]
+    last = (others or frames)[-1:]
+    return "".join(f"{frame.name} ({Path(frame.filename).name})" for frame in last)
 
 
 def chain(error: BaseException) -> list[dict[str, Any]]:

@@ -107,11 +107,15 @@ class Witness:
             result = process(q, k, v, residual, layer_id, *rest)
             self.now["layers"].append(layer_id)
             self.now["rows"].append(int(result[0].shape[0]))
-            if not picked and blender.metadata.imp_indices is None:
-                self._before_check(layer_id, result[1], result[2])
-            # Not where the time is taken.
-            if self.fill_separators:
-                self._compare(layer_id)
+            try:
+                if not picked and blender.metadata.imp_indices is None:
+                    self._before_check(layer_id, result[1], result[2])
+                # Not where the time is taken.
+                if self.fill_separators:
+                    self._compare(layer_id)
+            except Exception as error:
+                # What can't be compared must not end the engine that is watched.
+                self.now["not_compared"] = f"{type(error).__name__}: {error}"[:300]
             return result
 
         blender.process_qkv = process_qkv
@@ -161,12 +165,7 @@ class Witness:
         attention = self.blender.layerwise_model.vllm_model.model.layers[layer_id].self_attn
         held = self.blender.gpu_connector.get_kv(layer_id)
         picked = self.blender.metadata.imp_indices
-        try:
-            found = self.chunks.compare(layer_id, held, picked, attention.rotary_emb)
-            self.now["reused"].append(found)
-        except Exception as error:
-            # What can't be compared must not end the engine that is watched.
-            self.now["not_compared"] = f"{type(error).__name__}: {error}"[:300]
+        self.now["reused"].append(self.chunks.compare(layer_id, held, picked, attention.rotary_emb))
 
     def watch_cache(self, cache: Any) -> None:
         """Watch a cache engine, with a blender or without."""

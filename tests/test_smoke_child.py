@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from kvpatch import smoke_child
 from kvpatch.smoke_bench import Bench
+from kvpatch.smoke_witness import Witness
 from targets import run_in_target
 
 
@@ -53,6 +54,18 @@ def test_what_went_wrong_is_written_down_with_how_far_it_came(tmp_path: Path) ->
         4,
         "from_pretrained",
     ]
+
+
+def test_an_error_is_placed_where_what_is_watched_was_and_not_in_what_watches() -> None:
+    watching = Witness("memory", lambda *_: None, None)
+    with pytest.raises(MemoryError) as raised:
+        watching.at_request("twice")
+    here = "test_an_error_is_placed_where_what_is_watched_was_and_not_in_what_watches"
+    assert smoke_child.place_of(raised.value) == f"{here} (test_smoke_child.py)"
+    assert raised.value.__traceback__ is not None
+    alone = raised.value.with_traceback(raised.value.__traceback__.tb_next)
+    assert smoke_child.place_of(alone) == "at_request (smoke_witness.py)"
+    assert smoke_child.place_of(ValueError()) == ""
 
 
 def test_what_an_error_was_raised_from_is_told_with_its_places() -> None:

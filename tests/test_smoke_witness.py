@@ -189,6 +189,28 @@ def test_what_can_not_be_compared_does_not_end_the_engine() -> None:
     assert witness.now["reused"] == []
 
 
+def test_before_the_check_layer_too_what_can_not_be_compared_does_not_end_the_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def differ(*_: object) -> None:
+        raise RuntimeError("sizes differ")
+
+    class Early(Blender):
+        """Has chosen no tokens yet."""
+
+        def process_qkv(self, q: Any, *rest: Any) -> tuple[Any, ...]:
+            return (SimpleNamespace(shape=(7, 4)), *rest)
+
+    witness, _ = _witness()
+    monkeypatch.setattr(witness, "_before_check", differ)
+    blender = Early()
+    blender.metadata.imp_indices = None
+    witness.attach(blender)
+    blender.process_qkv("q", "k", "v", "residual", 0, None, None)
+    assert witness.now["layers"] == [0]
+    assert witness.now["not_compared"] == "RuntimeError: sizes differ"
+
+
 def test_a_planted_fault_retrieves_without_blending() -> None:
     witness, _ = _witness("blender")
     blender = Blender()
