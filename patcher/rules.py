@@ -300,6 +300,13 @@ TWO_LAYERS = _rule(
     Level.WARNING,
     "A check layer compares a whole prompt, and behind the first one only chosen tokens are left.",
 )
+LOOKUP = _rule(
+    "048",
+    "lookup-without-segments",
+    Level.ERROR,
+    "Blending looks prompts up by their segments: LMCache stops, the engine dies at a blend, or "
+    "nothing that is kept is found.",
+)
 PREFIX = _rule(
     "050",
     "prefix-caching",
