@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from . import __version__
+from . import __version__, place
 from .coercion import CONFIG_VARIABLE
 from .comments import comment
 from .outcome import ExitCode, KvpatchError
@@ -29,7 +29,12 @@ _FIRST = {
 
 
 def files(
-    template: Template, pair: Pair, made: Rendered, folder: Path, programs: Path | None = None
+    template: Template,
+    pair: Pair,
+    made: Rendered,
+    folder: Path,
+    programs: Path | None = None,
+    checked: Sequence[str] = (),
 ) -> Mapping[str, str]:
     """The files of the bundle by name.
 
@@ -39,20 +44,28 @@ def files(
         made: what was rendered, with the folder's ``lmcache.yaml`` as its path.
         folder: where they will be.
         programs: the absolute folder that has the environment's ``vllm``; None where not known.
+        checked: the options that name what it is for to ``kvpatch lint``.
     """
     top = header(template, pair, made)
     found = {CONFIG_NAME: made.text} if made.text else {}
     found["vllm.env"] = _env(top, made.serve)
     config = CONFIG_NAME if made.text else ""
     told = [*top, "#", *comment(made.serve.why)]
-    found["serve.sh"] = start_script(told, made.serve.argv, programs, config=config)
+    found["serve.sh"] = start_script(
+        told, made.serve.argv, programs, config=config, patched=_patched(made)
+    )
     name = f"vllm-{template.name}"
     found[f"{name}.service"] = _service(template, made, folder, programs)
     found["compose.yaml"] = _compose(template, pair, made)
     if made.serve.server:
         found["server.sh"] = start_script(top, made.serve.server, programs)
-    found["README.md"] = _readme(template, pair, made, [*found], folder, programs)
+    found["README.md"] = _readme(template, pair, made, [*found], folder, programs, checked)
     return found
+
+
+def _patched(made: Rendered) -> bool:
+    """Whether what it needs is seen to by patches."""
+    return any(need.patches for need in made.needs)
 
 
 def _places(folder: Path, programs: Path | None, patched: bool) -> list[str]:
@@ -132,7 +145,7 @@ def programs_of(python: Path | None) -> Path | None:
 
 
 def _service(template: Template, made: Rendered, folder: Path, programs: Path | None) -> str:
-    place = _systemd(str(folder / "serve.sh"), command=True)
+    start = _systemd(str(folder / "serve.sh"), command=True)
     lines = [
         f"# Made by kvpatch {__version__}. Copy it to /etc/systemd/system, then:",
         f"#   systemctl daemon-reload && systemctl enable --now vllm-{template.name}",
@@ -152,7 +165,7 @@ def _service(template: Template, made: Rendered, folder: Path, programs: Path | 
         "",
         "[Service]",
         *_path(programs),
-        f"ExecStart=/usr/bin/env bash {place}",
+        f"ExecStart=/usr/bin/env bash {start}",
         "Restart=on-failure",
         "LimitMEMLOCK=infinity",
         "",
@@ -180,7 +193,7 @@ def _systemd(text: str, *, command: bool = False) -> str:
 
 
 def _compose(template: Template, pair: Pair, made: Rendered) -> str:
-    image, own = _image(template, pair)
+    image, own = _image(template, pair, patched=_patched(made))
     argv = [word.replace("$", "$$") for word in made.serve.argv[2:]]
     environ = {
         name: f"{_MOUNTED}/{CONFIG_NAME}" if name == CONFIG_VARIABLE else value
@@ -197,6 +210,8 @@ def _compose(template: Template, pair: Pair, made: Rendered) -> str:
         "services:",
         "  vllm:",
         f"    image: {image}",
+        # Older images start an entry point that takes no model as a word of its own.
+        f"    entrypoint: {json.dumps(made.serve.argv[:2])}",
         f"    command: {json.dumps(argv)}",
         "    environment:",
         *(f"      {name}: {json.dumps(value)}" for name, value in environ.items()),
@@ -233,17 +248,17 @@ def _compose(template: Template, pair: Pair, made: Rendered) -> str:
     return "\n".join([*lines, ""])
 
 
-def _volume(place: str, *, read_only: bool = False) -> str:
+def _volume(folder: str, *, read_only: bool = False) -> str:
     """A folder of the host at the same place inside, as compose has it in YAML."""
     # Compose takes a dollar for a variable, and in the short form a colon for the end of a path.
-    told = place.replace("$", "$$")
-    if ":" not in place:
+    told = folder.replace("$", "$$")
+    if ":" not in folder:
         return json.dumps(f"{told}:{told}{':ro' if read_only else ''}")
     parts: dict[str, str | bool] = {"type": "bind", "source": told, "target": told}
     return json.dumps({**parts, "read_only": True} if read_only else parts)
 
 
-def _image(template: Template, pair: Pair) -> tuple[str, list[str]]:
+def _image(template: Template, pair: Pair, *, patched: bool) -> tuple[str, list[str]]:
     """The image, and what has to be known of it as comment lines."""
     released = f"vllm/vllm-openai:{f'v{pair.vllm.public}' if pair.vllm else 'latest'}"
     if template.kind == "vllm":
@@ -254,16 +269,17 @@ def _image(template: Template, pair: Pair) -> tuple[str, list[str]]:
         if release is not None and release.local
     ]
     if not local:
+        more = ", and the patches of kvpatch: run `kvpatch apply`" if patched else ": install it"
         return released, comment(
-            "The image needs LMCache beside vLLM, and the patches of kvpatch: run `kvpatch apply` "
-            "in a layer of your own on top of it."
+            f"The image needs LMCache beside vLLM{more} in a layer of your own on top of it."
         )
     # A tag can't have a plus.
     tag = str(pair.vllm).replace("+", "-") if pair.vllm else "own"
     name = f"vllm-own:{tag}"
+    other = " and `kvpatch apply`" if patched else ""
     return name, comment(
         f"No public image has {' and '.join(local)}: build one by that name ({name}), on top of "
-        f"{released}, with those wheels in it, or with LMCache and `kvpatch apply`."
+        f"{released}, with those wheels in it, or with LMCache{other}."
     )
 
 
@@ -286,6 +302,7 @@ def _readme(
     names: Sequence[str],
     folder: Path,
     programs: Path | None,
+    checked: Sequence[str],
 ) -> str:
     lmcache = f"LMCache {pair.lmcache}" if pair.lmcache else "no LMCache"
     vllm = f"vLLM {pair.vllm}" if pair.vllm else "no vLLM named"
@@ -293,13 +310,13 @@ def _readme(
     lines += [f"Made by kvpatch {__version__}.", "", "## Start", ""]
     missing = [need for need in made.needs if need.present is not True]
     if missing:
-        lines += [_FIRST[any(need.present is False for need in missing)], ""]
+        lines += [_FIRST[bool(pair.absent) or any(need.present is False for need in missing)], ""]
         lines += [f"- {label(need)}, {need.what}: {need.hint}" for need in missing] + [""]
     if made.serve.argv[2] == MODEL:
         lines += [_NO_MODEL, ""]
     if made.serve.server:
         lines += ["    ./server.sh    # first, and left running"]
-    patched = template.kind != "vllm"
+    patched = _patched(made)
     lines += ["    ./serve.sh", "", *_places(folder, programs, patched), "", made.serve.why]
     lines += ["", "## Files", ""]
     told = {
@@ -308,13 +325,14 @@ def _readme(
         "serve.sh": "starts vLLM",
         "server.sh": "starts LMCache's server",
         "compose.yaml": "the same with docker compose"
-        + ("; the image needs LMCache and the patches" if patched else ""),
+        + ("; the image needs LMCache" if template.kind != "vllm" else "")
+        + (" and the patches" if patched else ""),
     }
     lines += [f"- `{name}`: {told.get(name, 'a systemd unit')}" for name in names]
     if made.warnings or made.notes:
         lines += ["", "## To know", ""]
         lines += [f"- {' '.join(one.split())}" for one in (*made.warnings, *made.notes)]
-    check = f"`kvpatch lint {CONFIG_NAME} --env-file vllm.env`" if made.text else ""
-    if check:
-        lines += ["", f"{check} checks what was changed here by hand."]
+    if made.text:
+        words = place.command(f"lint {CONFIG_NAME} --serve serve.sh", checked, in_ascii=True)
+        lines += ["", f"`{words}` checks what was changed here by hand."]
     return "\n".join([*lines, ""])

@@ -20,11 +20,16 @@ BY_LAYER = Version("0.4.6")
 """From here on asynchronous loading asks for the layers of a chunk, which layerwise keeps."""
 _EXTERNAL = "external_lookup_client"
 _ASYNC = "enable_async_loading"
+_RATIO = "hit_miss_ratio"
 
 
 def lookup(context: Context) -> Iterator[Finding]:
     """Ways to look prompts up that don't go with blending, or with loading by layers."""
     told = f"LMCache {context.schema.version}"
+    share = context.value(_RATIO)
+    if context.blends and isinstance(share, int | float) and 0 < share <= 1:
+        message = f"{_RATIO} cuts what {told} finds at whole chunks, in the middle of a segment"
+        yield context.found(rules.LOOKUP, message, _RATIO, todo=f"leave out {_RATIO}")
     if context.blends and context.value(_EXTERNAL) is not None:
         message = f"{told} looks up by {_EXTERNAL} in whole chunks, and knows no segments there"
         if context.lmcache >= ASSERTS:

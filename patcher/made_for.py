@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -50,7 +50,8 @@ def made_for(
         template: of the profile.
         where: the environment.
         disk: for its journals.
-        lmcache: a release on the index; None for the installed one.
+        lmcache: a release on the index, beside the vLLM of the environment where one is named; None
+            for the installed one.
         vllm: a release to take instead of the installed one.
 
     Raises:
@@ -58,30 +59,44 @@ def made_for(
     """
     free = template.kind == "vllm"
     programs = bundle.programs_of(where.python)
-    if lmcache is not None and not free:
-        schema = schema_from_index(lmcache, default_cache())
-        return MadeFor(curable(lmcache, vllm), schema, programs, partial(_on_index, lmcache))
-    if free and vllm is not None:
-        return MadeFor(Pair(None, vllm), Schema("", {}), programs)
+    if free:
+        lmcache = None
+        if vllm is not None:
+            return MadeFor(Pair(None, vllm), Schema("", {}), programs)
+    named = where.python is not None or where.site is not None
+    if lmcache is not None and (vllm is not None or not named):
+        return _by_name(lmcache, curable(lmcache, vllm), programs)
+    needs = "vllm" if free else "lmcache" if lmcache is None else None
     try:
-        host = open_host(where, disk, needs="vllm" if free else "lmcache")
+        host = open_host(where, disk, needs=needs)
     except KvpatchError as error:
         error.hint += "; or name a pair: --vllm 0.32.0 --lmcache 0.5.6"
         raise
     if programs is None and vllm is None and (used := host.environment.interpreter) is not None:
         programs = bundle.programs_of(used.executable)
-    beside = host.tree.package("vllm")
-    release = vllm or (beside.version if beside else None)
+    found, beside = (host.tree.package(name) for name in ("lmcache", "vllm"))
+    there, release = found and found.version, beside and beside.version
     if free:
         return MadeFor(Pair(None, release), Schema("", {}), programs)
-    found = host.tree.package("lmcache")
-    if found is None:
+    absent = tuple(
+        f"{name} {asked}"
+        for name, asked, installed in (("LMCache", lmcache, there), ("vLLM", vllm, release))
+        if asked is not None and asked != installed
+    )
+    pair = replace(curable(lmcache or there, vllm or release), absent=absent)
+    if lmcache is not None and lmcache != there:
+        return _by_name(lmcache, pair, programs)
+    if there is None:
         raise RuntimeError("LMCache was located, and then was not")
     read = partial(host.tree.content, "lmcache")
-    schema, taken = read_schema(read, str(found.version)), partial(models_of, host.tree)
-    if vllm is not None:
-        return MadeFor(curable(found.version, vllm), schema, programs, taken)
-    return MadeFor(pair_on(host, found.version, release), schema, programs, taken)
+    schema, taken = read_schema(read, str(there)), partial(models_of, host.tree)
+    return MadeFor(pair if absent else pair_on(host, there, release), schema, programs, taken)
+
+
+def _by_name(lmcache: Version, pair: Pair, programs: Path | None) -> MadeFor:
+    """For a release of LMCache that is read on the index."""
+    schema = schema_from_index(lmcache, default_cache())
+    return MadeFor(pair, schema, programs, partial(_on_index, lmcache))
 
 
 def _on_index(lmcache: Version) -> Sequence[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,11 @@ def options(given: Mapping[str, object]) -> tuple[str, ...]:
     """The options that name a place, as words of a command line."""
     found = ((name, given.get(name[2:])) for name in OPTIONS)
     return tuple(part for name, value in found if value for part in (name, str(value)))
+
+
+def lasting(words: Sequence[str]) -> tuple[str, ...]:
+    """Such words for a text that is read in another folder."""
+    return tuple(os.path.abspath(word) if "/" in word else word for word in words)  # noqa: PTH100
 
 
 def options_in(words: Sequence[str]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from .kv_size import width_of
 from .made_for import made_for
 from .model_config import Model, read_model, served
 from .outcome import ExitCode, KvpatchError, Report
-from .place import options, quoted
+from .place import lasting, options, quoted
 from .release import version_of
 from .render import Rendered, header, render
 from .schema import Schema
@@ -104,7 +104,9 @@ def run_profile(where: Where, disk: Disk, name: str, asked: Asked) -> Report:
         settings["output"] = str(folder / bundle.CONFIG_NAME if form == "bundle" else folder)
     try:
         ways_out.require(template, pair)
-        make = partial(render, name, schema, pair, settings, wanted, place=options(vars(where)))
+        there = options(vars(where))
+        there = lasting(there) if form == "bundle" else there
+        make = partial(render, name, schema, pair, settings, wanted, place=there)
         made = make(changes=changes)
     except KvpatchError as error:
         if error.code == "no-cure":
@@ -119,7 +121,7 @@ def run_profile(where: Where, disk: Disk, name: str, asked: Asked) -> Report:
     notes = [*_notes(made), *([f"note: {told}"] if told else [])]
     written: list[str] = []
     if form == "bundle" and folder is not None:
-        texts = bundle.files(template, pair, made, folder, found.programs)
+        texts = bundle.files(template, pair, made, folder, found.programs, _checked(where, asked))
         bundle.write(folder, texts, force=asked.force)
         written = [str(folder / one) for one in texts]
         notes.insert(0, f"wrote {len(texts)} files to {folder}")
@@ -140,6 +142,13 @@ def run_profile(where: Where, disk: Disk, name: str, asked: Asked) -> Report:
         )
         return replace(report, exit_code=ExitCode.NO, errors=(missing,))
     return report
+
+
+def _checked(where: Where, asked: Asked) -> tuple[str, ...]:
+    """The options by which ``kvpatch lint`` finds what the profile was made for."""
+    named = options({"python": where.python, "site": where.site})
+    releases = (("--lmcache", asked.lmcache), ("--vllm", asked.vllm))
+    return (*lasting(named), *(word for name, one in releases if one for word in (name, one)))
 
 
 def _model(path: Path) -> Model:

@@ -60,7 +60,8 @@ def find_release(
     Args:
         python: as for :func:`kvpatch.locate.locate`.
         site: the same.
-        lmcache: a release on the index; None for the installed one.
+        lmcache: a release on the index, beside the vLLM of the environment where one is named; None
+            for the installed one.
         vllm: a release of vLLM to take instead of the installed one.
 
     Raises:
@@ -70,8 +71,17 @@ def find_release(
     beside = version_of("--vllm", vllm)
     named = version_of("--lmcache", lmcache)
     if named is None:
-        return _installed(python, site, beside)
-    return Release(named, schema_from_index(named, default_cache()), beside)
+        return _installed(_packages(python, site, "lmcache"), beside)
+    there: dict[str, _Package] = {}
+    running = None
+    if python is not None or site is not None:
+        there, running = _packages(python, site, None)
+    if (found := there.get("lmcache")) and version_of("lmcache", found.version) == named:
+        return _installed((there, running), beside)
+    schema = schema_from_index(named, default_cache())
+    if beside is None and (other := there.get("vllm")):
+        beside = version_of(other.distribution, other.version)
+    return Release(named, schema, beside, running)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -83,8 +93,10 @@ class _Package:
     site: Path
 
 
-def _installed(python: Path | None, site: Path | None, vllm: Version | None) -> Release:
-    packages, running = _packages(python, site)
+def _installed(
+    there: tuple[dict[str, _Package], tuple[int, ...] | None], vllm: Version | None
+) -> Release:
+    packages, running = there
     found = packages["lmcache"]
 
     read = partial(_content, found.site)
@@ -115,10 +127,10 @@ def _content(site: Path, path: str) -> bytes | None:
 
 
 def _packages(
-    python: Path | None, site: Path | None
+    python: Path | None, site: Path | None, needs: str | None
 ) -> tuple[dict[str, _Package], tuple[int, ...] | None]:
-    """The packages of an environment that has LMCache, and the version of its Python."""
-    known = deduced(python, site, os.environ, "lmcache")
+    """The packages of an environment that has what it needs, and the version of its Python."""
+    known = deduced(python, site, os.environ, needs or "vllm")
     if known is not None:
         return {
             name: _Package(one["distribution"], one["version"], Path(one["site"]))
@@ -127,7 +139,7 @@ def _packages(
     from .locate import locate
 
     try:
-        environment = locate(python, site, needs="lmcache")
+        environment = locate(python, site, needs=needs)
     except KvpatchError as error:
         error.hint += "; or name a release: --lmcache 0.5.6"
         raise

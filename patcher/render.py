@@ -229,7 +229,7 @@ def header(template: Template, pair: Pair, made: Rendered) -> list[str]:
         lines += ["#", *comment(f"WARNING: {sentence}")]
     if made.needs:
         lines.append("#")
-        lines.append(f"# What it needs besides this file:{_verdict(made)}")
+        lines.append(f"# What it needs besides this file:{_verdict(pair, made)}")
     for need in made.needs:
         state = {True: "in place", False: "MISSING", None: "not known"}[need.present]
         rest = "" if need.present else f": {need.hint}"
@@ -247,9 +247,11 @@ def label(need: ProfileNeed) -> str:
     return f"{need.id} ({', '.join(others)})" if others else need.id
 
 
-def _verdict(made: Rendered) -> str:
+def _verdict(pair: Pair, made: Rendered) -> str:
     if made.runs:
         return " all of it is in place."
+    if pair.absent:
+        return f" {' AND '.join(pair.absent)} IS NOT INSTALLED THERE."
     if any(need.present is False for need in made.needs):
         return " TODAY THIS PAIR DOES NOT RUN IT."
     return " NO HOST WAS LOOKED AT."

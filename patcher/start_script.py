@@ -10,11 +10,17 @@ from .serving import quoted, shell
 
 BIN = "SERVE_BIN"
 """Names another folder of programs than the environment's. vLLM warns of a name like its own."""
+_PATCHES = ": another may lack the patches."
 _HERE = 'here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")'
 
 
 def start_script(
-    top: Sequence[str], argv: Sequence[str], programs: Path | None, *, config: str = ""
+    top: Sequence[str],
+    argv: Sequence[str],
+    programs: Path | None,
+    *,
+    config: str = "",
+    patched: bool = False,
 ) -> str:
     """A script that starts a command with the environment of ``vllm.env`` beside it.
 
@@ -23,6 +29,7 @@ def start_script(
         argv: the command; its first word is a program of the environment.
         programs: the absolute folder that has the programs; None where not known.
         config: name of LMCache's file beside the script; empty for none.
+        patched: whether that environment has, or is to have, patches of kvpatch.
     """
     name = argv[0]
     lines = ["#!/usr/bin/env bash", *top, "set -eu", _HERE, "set -a", '. "$here/vllm.env"']
@@ -31,7 +38,7 @@ def start_script(
     lines += ["set +a", f"bin=${{{BIN}:-}}"]
     if programs is not None:
         lines += [
-            "# The environment that this was made for: another may lack the patches.",
+            f"# The environment that this was made for{_PATCHES if patched else '.'}",
             f'[ -n "$bin" ] || bin={quoted(str(programs))}',
         ]
     lines += [

@@ -34,6 +34,7 @@ class Pair:
             None where nobody looked.
         curing: the patches that cure a letter on this pair.
         ranks: how many tensor-parallel ranks it is to run on.
+        absent: what of it is not installed where it is to run, such as ``LMCache 0.5.4``.
     """
 
     lmcache: Version | None
@@ -42,6 +43,7 @@ class Pair:
     cured: Mapping[str, bool | None] = field(default_factory=dict)
     curing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ranks: int = 1
+    absent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,8 @@ class Template:
                 yield ProfileNeed(name, str(need["what"]), hint, False)
                 continue
             hint = _APPLY if self._known(pair) else _TRY
+            if pair.absent:
+                hint = f"install {' and '.join(pair.absent)}, then {hint}"
             yield ProfileNeed(name, str(need["what"]), hint, present, patches)
 
     def _concerned(self, pair: Pair) -> Iterator[tuple[str, Mapping[str, Any], bool | None]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from kvpatch.curing import curable
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.render import render
 from kvpatch.sizing import Wanted
-from kvpatch.templates import Pair, load
+from kvpatch.templates import Pair, load, names
 from lmcache_config import schema_of
 from packaging.version import Version
 
@@ -50,6 +51,28 @@ def test_compose_mounts_the_file_where_its_variable_says(profile: str) -> None:
     told = ODD.replace("$", "$$")
     assert any(told in volume for volume in service["volumes"]) is load(profile).gds
     assert service["ulimits"] == {"memlock": -1}
+
+
+@pytest.mark.parametrize("vllm", ["0.11.1", "0.32.0"])
+@pytest.mark.parametrize("profile", names())
+def test_compose_starts_what_the_script_starts_whatever_the_image_does(
+    profile: str, vllm: str
+) -> None:
+    found = bundle(profile, vllm=vllm, model=Path("/m/a"))
+    service = yaml.safe_load(found["compose.yaml"])["services"]["vllm"]
+    words = [*service["entrypoint"], *(word.replace("$$", "$") for word in service["command"])]
+    script = found["serve.sh"].replace("\\\n", " ").splitlines()[-1]
+    assert ["exec", *words] == shlex.split(script)
+    assert words[:3] == ["vllm", "serve", "/m/a"]
+
+
+@pytest.mark.parametrize("profile", names())
+def test_patches_are_asked_for_where_the_profile_needs_them(profile: str) -> None:
+    template = load(profile)
+    for text in bundle(profile, state=None, programs=Path("/v/bin")).values():
+        assert ("patches" in text.replace("no patches of kvpatch", "")) <= template.blends
+        assert ("kvpatch apply" in text) <= template.blends
+    assert ("which needs the same patches" in bundle(profile)["README.md"]) is template.blends
 
 
 @pytest.mark.parametrize(

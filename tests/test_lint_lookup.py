@@ -6,6 +6,7 @@ import re
 from functools import cache
 
 import pytest
+from commands import kvpatch
 from kvpatch import rules
 from kvpatch.lint_lookup import ASSERTS, BY_LAYER
 from linted import BLEND, NEWEST, ids, only, run, schema
@@ -83,3 +84,23 @@ def test_an_external_client_does_not_look_up_segments(release: str, told: str) -
     assert told in finding.message
     assert finding.message.endswith("leave out external_lookup_client")
     assert "lookup-without-segments" not in ids(run(MOONCAKE, release))
+
+
+@pytest.mark.parametrize(
+    ("share", "found"), [("0.3", True), ("1", True), ("0", False), ("2", False)]
+)
+def test_a_share_of_misses_cuts_segments(share: str, found: bool) -> None:
+    linted = run(f"{BLEND}hit_miss_ratio: {share}\n")
+    assert ("lookup-without-segments" in ids(linted)) is found
+    if found:
+        assert only(linted, rules.LOOKUP).key == "hit_miss_ratio"
+    assert "lookup-without-segments" not in ids(run(f"hit_miss_ratio: {share}\n"))
+
+
+def test_a_profile_takes_no_such_value() -> None:
+    more = ("--lmcache", NEWEST, "--vllm", "0.32.0", "--json")
+    for change in ("enable_async_loading=true", "external_lookup_client=mooncakestore://h:1"):
+        ended = kvpatch("profile", "blend", "--set", change, *more)
+        assert (ended.code, ended.error["code"]) == (2, "bad-value")
+        assert "(LM048)" in ended.error["hint"]
+        assert kvpatch("profile", "cpu-offload", "--set", change, *more).code == 0

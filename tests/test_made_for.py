@@ -42,7 +42,27 @@ def test_an_installed_pair_is_looked_at_with_its_own_table_of_models(site: Path)
 def test_another_vllm_is_not_taken_for_the_one_that_is_there(site: Path) -> None:
     found = made_for(load("blend"), Where(site=site), Disk(), vllm=Version("0.31.0"))
     assert found.pair.vllm == Version("0.31.0")
+    assert found.pair.absent == ("vLLM 0.31.0",)
     assert found.pair.registered is None
+    same = made_for(load("blend"), Where(site=site), Disk(), vllm=VLLM)
+    assert (same.pair.absent, same.pair.registered) == ((), False)
+
+
+def test_beside_a_named_lmcache_stands_the_vllm_of_the_environment(site: Path) -> None:
+    where = Where(site=site)
+    found = made_for(load("blend"), where, Disk(), lmcache=Version("0.5.4"))
+    assert (found.pair.lmcache, found.pair.vllm) == (Version("0.5.4"), VLLM)
+    assert found.pair.absent == ("LMCache 0.5.4",)
+    assert found.pair.registered is None
+    need = load("blend").needs(found.pair)[0]
+    assert need.hint == "install LMCache 0.5.4, then run `kvpatch apply`"
+    itself = made_for(load("blend"), where, Disk(), lmcache=LMCACHE)
+    assert (itself.pair.absent, itself.pair.vllm, itself.pair.registered) == ((), VLLM, False)
+
+
+def test_an_environment_without_either_can_be_named_for_a_release(tmp_path: Path) -> None:
+    found = made_for(load("blend"), Where(site=tmp_path), Disk(), lmcache=LMCACHE)
+    assert (found.pair.vllm, found.pair.absent) == (None, ("LMCache 0.5.6",))
 
 
 def test_a_named_pair_needs_no_environment(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from commands import kvpatch
 from kvpatch.templates import names
 from kvpatch.vllm_options import default_utilization
 from packaging.version import Version
+from test_field_blending import site_of
 
 pytestmark = pytest.mark.releases
 
@@ -57,6 +58,29 @@ def test_all_profiles_are_listed_with_what_they_are_for() -> None:
     assert ended.code == 0
     assert [line.split()[0] for line in ended.out.splitlines()] == names()
     assert {one["name"] for one in kvpatch("profiles", "--json").data["profiles"]} == set(names())
+
+
+@pytest.mark.parametrize("by", ["site", "release"])
+def test_what_a_bundle_says_to_run_checks_a_copy_of_it_too(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    site = site_of(tmp_path, "0.32.0", "0.5.6").relative_to(tmp_path)
+    where: tuple[object, ...] = ("--site", site) if by == "site" else PAIR
+    made = kvpatch("profile", "blend", *where, "--model", model, "--format", "bundle", "-o", "made")
+    assert made.code == 0, made.err
+    Path("made").rename("copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    told = Path("README.md").read_text().rpartition("`kvpatch ")[2].partition("`")[0]
+    words = shlex.split(told)
+    checked = kvpatch(*words)
+    # The files that stand in for the environment are as released.
+    assert "LM060" not in checked.out
+    assert ("LM043" in checked.out) is (by == "site")
+    script = Path("serve.sh")
+    script.write_text(script.read_text().replace("--no-enable-prefix-caching", "--max-num-seqs 4"))
+    assert "LM050" not in checked.out
+    assert "LM050" in kvpatch(*words).out
 
 
 @pytest.mark.parametrize("name", ["gds", "gds-blend", "blend", "cpu-offload"])

@@ -34,6 +34,18 @@ def test_the_installed_release_is_read_from_its_files(site: Path) -> None:
     assert (found.vllm, found.python) == (None, None)
 
 
+def test_beside_a_named_release_stands_the_vllm_of_the_environment(site: Path) -> None:
+    install(site, "vllm", "0.32.0", {"vllm/__init__.py": ""})
+    other = find_release(None, site, "0.5.4", None)
+    assert (other.lmcache, other.vllm) == (Version("0.5.4"), Version("0.32.0"))
+    assert (other.schema, other.absence) == (schema_of("0.5.4"), None)
+    itself = find_release(None, site, "0.5.6", None)
+    assert itself.vllm == Version("0.32.0")
+    assert itself.absence is not None
+    assert find_release(None, None, "0.5.4", None).vllm is None
+    assert find_release(None, site.parent, "0.5.4", "0.31.0").vllm == Version("0.31.0")
+
+
 def test_the_patch_for_gds_with_blending_is_seen(site: Path) -> None:
     backend = site / "lmcache/v1/storage_backend/gds_backend.py"
     backend.write_text(backend.read_text() + "# kvpatch KV009: here.\n")
