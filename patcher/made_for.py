@@ -75,7 +75,8 @@ def made_for(
     if programs is None and vllm is None and (used := host.environment.interpreter) is not None:
         programs = bundle.programs_of(used.executable)
     found, beside = (host.tree.package(name) for name in ("lmcache", "vllm"))
-    there, release = found and found.version, beside and beside.version
+    there = found.version if found else None
+    release = beside.version if beside else None
     if free:
         return MadeFor(Pair(None, release), Schema("", {}), programs)
     absent = tuple(

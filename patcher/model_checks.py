@@ -35,7 +35,7 @@ def model_checks(model: Model, taken: Sequence[str], *, cured: bool | None) -> I
         taken: classes that the installed LMCache blends; empty where that can't be read.
         cured: whether the patch for scaled rope is in place; None where this pair has none.
     """
-    yield _class(model, taken)
+    yield class_check(model.architecture, taken)
     yield _rope(model, cured=cured)
     if model.dtype != DTYPE:
         yield fail("dtype", f"{model.dtype}, and LMCache blends {DTYPE}", f"serve --dtype {DTYPE}")
@@ -61,20 +61,25 @@ def incurable(model: Model, taken: Sequence[str], *, curable: bool) -> tuple[Che
         taken: as for :func:`model_checks`.
         curable: whether there is a patch for scaled rope.
     """
-    rows = (_class(model, taken), _layers(model), _rope(model, cured=curable or None))
+    rows = (
+        class_check(model.architecture, taken),
+        _layers(model),
+        _rope(model, cured=curable or None),
+    )
     return tuple(row for row in rows if row.state is State.FAIL)
 
 
-def _class(model: Model, taken: Sequence[str]) -> Check:
+def class_check(architecture: str, taken: Sequence[str]) -> Check:
+    """Whether a class is one that the installed LMCache blends, as for :func:`model_checks`."""
     name = "model"
     if not taken:
         return not_checked(name, "which models this LMCache blends can't be read")
-    if model.architecture in taken:
-        return ok(name, f"{model.architecture}, one that this LMCache blends")
+    if architecture in taken:
+        return ok(name, f"{architecture}, one that this LMCache blends")
     todo = f"take one of: {', '.join(taken)}"
-    if first := SINCE.get(model.architecture):
+    if first := SINCE.get(architecture):
         todo = f"take LMCache {first} or newer, or a model of: {', '.join(taken)}"
-    return fail(name, f"this LMCache does not blend {model.architecture or 'it'}", todo)
+    return fail(name, f"this LMCache does not blend {architecture or 'it'}", todo)
 
 
 def _rope(model: Model, *, cured: bool | None) -> Check:

@@ -30,6 +30,12 @@ _SCALED_ALREADY = ("su", "longrope", "llama3", "default")
 _WINDOWED = ("sliding_attention", "chunked_attention")
 
 
+class LeftOutError(KvpatchError):
+    """A configuration leaves to transformers what is needed of it; ``architecture`` is its class."""
+
+    architecture = ""
+
+
 @dataclass(frozen=True)
 class Model:
     """What is needed of a model.
@@ -80,6 +86,7 @@ def read_model(path: Path) -> Model:
     """Read a ``config.json`` or that of a folder.
 
     Raises:
+        LeftOutError: ``model-left-out`` (exit 2): it is one, without all that is needed.
         KvpatchError: ``no-model`` (exit 4), ``bad-model`` (exit 2).
     """
     file = path / "config.json" if path.is_dir() else path
@@ -102,6 +109,8 @@ def read_model(path: Path) -> Model:
         name = str(data.get("_name_or_path") or file.resolve().parent.name)
         return parse_model(data, Path(name).name or name)
     except (ValueError, KeyError, TypeError, RecursionError, AttributeError) as error:
+        if isinstance(error, KeyError) and data.get("model_type"):
+            raise _left_out(file, data, error.args[0]) from None
         told = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise KvpatchError(
             "bad-model",
@@ -109,6 +118,22 @@ def read_model(path: Path) -> Model:
             "give --model the config.json of a transformers model",
             ExitCode.USAGE,
         ) from None
+
+
+def _left_out(file: Path, data: Mapping[str, Any], key: str) -> LeftOutError:
+    found = LeftOutError(
+        "model-left-out",
+        f"{file} leaves out {key}, which transformers fills in for {data['model_type']!a}",
+        "write it in; transformers' AutoConfig.from_pretrained on that folder tells the value",
+        ExitCode.USAGE,
+    )
+    found.architecture = _architecture(data)
+    return found
+
+
+def _architecture(data: Mapping[str, Any]) -> str:
+    named = data.get("architectures")
+    return str(named[0]) if isinstance(named, list) and named else ""
 
 
 def served(path: Path) -> Path:
@@ -143,11 +168,10 @@ def parse_model(data: Mapping[str, Any], name: str) -> Model:
     longest = _count(text, "max_position_embeddings", "n_positions", "max_sequence_length")
     scaling = text.get("rope_scaling") or text.get("rope_parameters") or {}
     rope = str(scaling.get("rope_type") or scaling.get("type") or "") if scaling else ""
-    architectures = data.get("architectures") or [""]
     dtype = text.get("torch_dtype") or text.get("dtype") or data.get("torch_dtype")
     return Model(
         name=name,
-        architecture=str(architectures[0]),
+        architecture=_architecture(data),
         layers=attending,
         other_layers=layers - attending,
         windowed_layers=windowed,

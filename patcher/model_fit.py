@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from .diagnosis import Check, State
 from .kv_size import GIB, kv_size
-from .model_checks import DTYPE, incurable
-from .model_config import Model
+from .model_checks import DTYPE, class_check, incurable
+from .model_config import LeftOutError, Model
 from .outcome import KvpatchError
 from .sizing import Numbers, Wanted
 from .templates import Pair, Template
@@ -42,17 +43,33 @@ def refuse(template: Template, pair: Pair, model: Model, read: Callable[[], Sequ
         why = f" ({error.message}: {error.hint})"
     found = incurable(model, taken, curable=_ROPE in pair.cured)
     if found:
-        todo = dict.fromkeys(one.todo.removeprefix("take ") for one in found)
-        other = "" if any("the profile" in one for one in todo) else ", or the profile cpu-offload"
-        raise KvpatchError(
-            "no-cure",
-            f"{model.name} can't be served by {template.name}: "
-            f"{'; '.join(one.reason for one in found)}",
-            f"take {', or '.join(todo)}{other}",
-        )
+        raise _refusal(template, model.name, found)
     if taken:
         return ""
     return f"which models this LMCache blends can't be read{why}: is {model.architecture} one?"
+
+
+def refuse_class(
+    template: Template, error: LeftOutError, name: str, read: Callable[[], Sequence[str]]
+) -> None:
+    """The same of a model of which the class alone is known.
+
+    Raises:
+        KvpatchError: ``no-cure``, exit 3.
+    """
+    check = class_check(error.architecture, read() if template.blends else ())
+    if check.state is State.FAIL:
+        raise _refusal(template, name, (check,)) from None
+
+
+def _refusal(template: Template, name: str, found: Sequence[Check]) -> KvpatchError:
+    todo = dict.fromkeys(one.todo.removeprefix("take ") for one in found)
+    other = "" if any("the profile" in one for one in todo) else ", or the profile cpu-offload"
+    return KvpatchError(
+        "no-cure",
+        f"{name} can't be served by {template.name}: {'; '.join(one.reason for one in found)}",
+        f"take {', or '.join(todo)}{other}",
+    )
 
 
 def dtype_of(template: Template, model: Model | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from .fsops import Disk
 from .host import Where
 from .kv_size import width_of
 from .made_for import made_for
-from .model_config import Model, read_model, served
+from .model_config import LeftOutError, Model, read_model, served
 from .outcome import ExitCode, KvpatchError, Report
 from .place import lasting, options, quoted
 from .release import version_of
@@ -86,7 +86,7 @@ def run_profile(where: Where, disk: Disk, name: str, asked: Asked) -> Report:
     pair, schema = replace(found.pair, ranks=asked.tp), found.schema
     model, told = None, ""
     if asked.model is not None:
-        model = _model(asked.model)
+        model = _model(asked.model, template, found.taken)
         told = model_fit.refuse(template, pair, model, found.taken)
     dtype = model_fit.dtype_of(template, model)
     wanted = Wanted(
@@ -151,9 +151,12 @@ def _checked(where: Where, asked: Asked) -> tuple[str, ...]:
     return (*lasting(named), *(word for name, one in releases if one for word in (name, one)))
 
 
-def _model(path: Path) -> Model:
+def _model(path: Path, template: Template, taken: Callable[[], Sequence[str]]) -> Model:
     try:
         return read_model(path)
+    except LeftOutError as error:
+        model_fit.refuse_class(template, error, served(path).name, taken)
+        raise
     except KvpatchError as error:
         if error.code == "no-model":
             error.hint += f"; leave it out, and write a name on the hub for {MODEL}"

@@ -94,9 +94,9 @@ class _Package:
 
 
 def _installed(
-    there: tuple[dict[str, _Package], tuple[int, ...] | None], vllm: Version | None
+    environment: tuple[dict[str, _Package], tuple[int, ...] | None], vllm: Version | None
 ) -> Release:
-    packages, running = there
+    packages, running = environment
     found = packages["lmcache"]
 
     read = partial(_content, found.site)

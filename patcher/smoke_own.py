@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .model_checks import incurable
-from .model_config import read_model
+from .diagnosis import State
+from .model_checks import class_check, incurable
+from .model_config import LeftOutError, read_model
 from .outcome import ExitCode, KvpatchError
 from .tokenizer_probe import FILES
 
@@ -50,11 +51,17 @@ def see_to(folder: Path, taken: Sequence[str]) -> None:
         taken: classes that the installed LMCache blends; empty where that can't be read.
 
     Raises:
-        KvpatchError: ``bad-model`` (exit 2); ``unsupported-model`` (exit 3); ``no-tokenizer``,
-            ``no-weights`` (exit 4).
+        KvpatchError: ``bad-model``, ``model-left-out`` (exit 2); ``unsupported-model`` (exit 3);
+            ``no-tokenizer``, ``no-weights`` (exit 4).
     """
-    # How far a scaled rope is cured is what the smoke is to show.
-    for check in incurable(read_model(folder), taken, curable=True):
+    try:
+        # How far a scaled rope is cured is what the smoke is to show.
+        found = incurable(read_model(folder), taken, curable=True)
+    except LeftOutError as error:
+        found = (class_check(error.architecture, taken),)
+        if found[0].state is not State.FAIL:
+            raise
+    for check in found:
         raise unsupported(f"{folder.name}: {check.reason}", check.todo)
     for what, names, missing in (
         ("tokenizer", FILES, "there is no tokenizer in {}, such as tokenizer.json"),

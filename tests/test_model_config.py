@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kvpatch.model_config import parse_model, read_model
+from kvpatch.model_config import LeftOutError, parse_model, read_model
 from kvpatch.outcome import ExitCode, KvpatchError
 
 PLAIN: dict[str, Any] = {
@@ -81,6 +81,19 @@ def test_what_is_no_configuration_is_a_usage_error(tmp_path: Path, content: str)
     with pytest.raises(KvpatchError) as caught:
         read_model(file)
     assert (caught.value.code, caught.value.exit_code) == ("bad-model", ExitCode.USAGE)
+
+
+def test_what_a_configuration_leaves_to_transformers_is_named_with_its_class(
+    tmp_path: Path,
+) -> None:
+    # As Gemma-3's is: the text part has not even its number of heads.
+    text = {"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34}
+    whole = {"architectures": ["Gemma3"], "model_type": "gemma3", "text_config": text}
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    with pytest.raises(LeftOutError, match="leaves out num_attention_heads, which") as caught:
+        read_model(tmp_path)
+    assert (caught.value.code, caught.value.exit_code) == ("model-left-out", ExitCode.USAGE)
+    assert caught.value.architecture == "Gemma3"
 
 
 def test_no_model_there_is_an_error_of_the_environment(tmp_path: Path) -> None:

@@ -83,6 +83,25 @@ def test_what_a_bundle_says_to_run_checks_a_copy_of_it_too(
     assert "LM050" in kvpatch(*words).out
 
 
+@pytest.mark.parametrize(
+    ("name", "architecture", "code", "told"),
+    [
+        ("blend", "Gemma3ForConditionalGeneration", 3, "does not blend Gemma3"),
+        ("blend", "LlamaForCausalLM", 2, "leaves out num_attention_heads"),
+        ("cpu-offload", "Gemma3ForConditionalGeneration", 2, "leaves out num_attention_heads"),
+    ],
+)
+def test_a_model_that_leaves_values_to_transformers_is_refused_by_its_class_first(
+    tmp_path: Path, name: str, architecture: str, code: int, told: str
+) -> None:
+    text = {"hidden_size": 2560, "num_hidden_layers": 34}
+    whole = {"architectures": [architecture], "model_type": "gemma3", "text_config": text}
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    ended = kvpatch("profile", name, *PAIR, "--model", tmp_path, "--json")
+    assert ended.code == code
+    assert told in ended.error["message"]
+
+
 @pytest.mark.parametrize("name", ["gds", "gds-blend", "blend", "cpu-offload"])
 def test_the_numbers_come_from_the_model_with_their_formula(name: str, model: Path) -> None:
     gds = ("--gds-path", "/mnt/nvme") if name.startswith("gds") else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,20 @@ def test_a_name_on_the_hub_is_what_was_fetched_of_it(
     found = folder_of("some/model", {variable: str(tmp_path)})
     assert found == snapshot
     see_to(found, LLAMA)
+
+
+def test_a_model_that_leaves_values_to_transformers_is_refused_by_its_class_first(
+    tmp_path: Path,
+) -> None:
+    for architecture, code, ends in (
+        ("Gemma3ForConditionalGeneration", "unsupported-model", ExitCode.REFUSED),
+        ("LlamaForCausalLM", "model-left-out", ExitCode.USAGE),
+    ):
+        config = {"architectures": [architecture], "model_type": "m", "num_hidden_layers": 2}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        with pytest.raises(KvpatchError) as caught:
+            see_to(tmp_path, LLAMA)
+        failed(code, ends, caught)
 
 
 def test_what_was_never_fetched_is_not_fetched_now(tmp_path: Path) -> None:
