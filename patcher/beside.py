@@ -67,15 +67,24 @@ def foresee(
     if not any(member.patch.in_range(release) for member in own.members):
         every = dict.fromkeys(member.patch.versions for member in own.members)
         ranges = [one for one in every if "<" not in one] or every
+        hint = f"take a supported release: {' or '.join(ranges)}"
+        other = other_than(package)
+        if wanted.public in _listed(known)[other]:
+            hint = f"that is a release of {TITLES[other]}: give --distribution {other}; or {hint}"
         raise KvpatchError(
             "unsupported" if package == "vllm" else "nothing-to-fork",
             f"no patch is for {distribution} {wanted}, so nothing was fetched",
-            f"take a supported release: {' or '.join(ranges)}",
+            hint,
         )
     if beside is None:
         require_beside(own, release, f"{distribution} {wanted}")
     elif (error := incurable(known, {package: wanted, other_than(package): beside})) is not None:
         raise error
+
+
+def _listed(known: Pairs) -> Mapping[str, Mapping[str, str]]:
+    """The releases that the catalogue has of each package."""
+    return {"vllm": known.vllm, "lmcache": known.lmcache}
 
 
 def unreleased(known: Pairs, package: str, beside: Version, *, online: bool = False) -> str:
@@ -88,7 +97,7 @@ def unreleased(known: Pairs, package: str, beside: Version, *, online: bool = Fa
         online: whether the package index may be asked.
     """
     other = other_than(package)
-    listed: Mapping[str, Mapping[str, str]] = {"vllm": known.vllm, "lmcache": known.lmcache}
+    listed = _listed(known)
     if beside.public in listed[other]:
         return ""
     if beside.public in listed[package]:

@@ -31,7 +31,7 @@ _WINDOWED = ("sliding_attention", "chunked_attention")
 
 
 class LeftOutError(KvpatchError):
-    """A configuration leaves to transformers what is needed of it; ``architecture`` is its class."""
+    """A configuration leaves to transformers what is needed; ``architecture`` is its class."""
 
     architecture = ""
 

@@ -69,7 +69,9 @@ class Series:
         from difflib import get_close_matches
 
         ids = [member.id for member in self.members]
-        near = get_close_matches(patch_id.upper(), ids, 2) or ids
+        number = re.fullmatch(r"(?:KV)?\D?(\d+)", patch_id.upper(), re.ASCII)
+        same = [one for one in ids if number and one[2:] == number[1].lstrip("0").zfill(3)]
+        near = same or get_close_matches(patch_id.upper(), ids, 2) or ids
         raise KvpatchError(
             "unknown-patch",
             f"there is no patch {patch_id}",

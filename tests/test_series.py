@@ -215,6 +215,13 @@ def test_an_unknown_id_is_a_usage_error_that_names_the_nearest() -> None:
     assert "KV005" in caught.value.hint
 
 
+@pytest.mark.parametrize("given", ["kv1", "KV1", "1", "KV0001", "kv-1"])
+def test_a_number_written_otherwise_names_the_patch_that_has_it(given: str) -> None:
+    with pytest.raises(KvpatchError) as caught:
+        SERIES.get(given)
+    assert caught.value.hint == "did you mean KV001? `kvpatch list` shows them all"
+
+
 EARLY = {"vllm": Version("0.10.0")}
 LATE = {"vllm": Version("0.32.0")}
 
