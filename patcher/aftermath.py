@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from .fsops import Disk
 from .journal import Entry, Journal, new_transaction
-from .staleness import CHANGED, installed, staleness
+from .staleness import CHANGED, staleness
 from .steps import SiteState
 
 
@@ -46,7 +46,7 @@ def changed(
     disk: Disk, place: SiteState, journal: Journal, paths: Iterable[str]
 ) -> dict[str, Entry]:
     """The entries of those files that somebody changed, of the installation that was patched."""
-    states = staleness(journal, installed(place.real, frozenset(journal.patched)), disk)
+    states = staleness(journal, place.owners, disk)
     entries = {entry.path: entry for entry in reversed(journal.known)}
     return {path: entries[path] for path in paths if states.get(path) == CHANGED}
 

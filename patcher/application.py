@@ -150,7 +150,6 @@ def revert(
         host.places,
         disk=disk,
         force=force,
-        current=host.tree.distribution_states,
         pycache_prefixes=bytecode_prefixes(host.environment),
     )
     try:
@@ -216,7 +215,6 @@ def running_in(host: Host) -> tuple[Running, ...]:
 def _site_changes(host: Host, seen: View) -> list[SiteChanges]:
     from .transaction import Change, SiteChanges
 
-    states = host.tree.distribution_states
     result = []
     for site in host.sites.values():
         here = [
@@ -238,6 +236,6 @@ def _site_changes(host: Host, seen: View) -> list[SiteChanges]:
             if file.after is not None and file.path not in drops
         )
         if here:
-            known = {file.distribution: states[file.distribution] for file in here}
-            result.append(SiteChanges(site.path, site.store, known, changes, drops))
+            owners = host.tree.owners(site.path)
+            result.append(SiteChanges(site.path, site.store, owners, changes, drops))
     return result

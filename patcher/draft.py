@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .fsops import Disk, look, sha256
-from .journal import DistributionState, Entry, Journal, Step, check_path
+from .journal import Entry, Journal, Step, check_path
 from .outcome import ExitCode, KvpatchError
 from .staleness import (
     CARRIED,
@@ -17,8 +17,6 @@ from .staleness import (
     PUT_BACK,
     REINSTALLED,
     STALE,
-    installed,
-    replaced,
     staleness,
 )
 from .steps import SiteState, changed_meanwhile, check_owner
@@ -40,11 +38,10 @@ class Change:
 class SiteChanges(SiteState):
     """What apply wants of one site folder.
 
-    ``distributions`` are those installed now; ``drops`` are the paths of journal entries that are
-    no longer wanted and get their originals back.
+    ``drops`` are the paths of journal entries that are no longer wanted and get their originals
+    back.
     """
 
-    distributions: Mapping[str, DistributionState] = field(default_factory=dict)
     changes: tuple[Change, ...] = ()
     drops: tuple[str, ...] = ()
 
@@ -71,7 +68,6 @@ class Draft:
 
     place: SiteState
     former: Journal | None
-    distributions: Mapping[str, DistributionState]
     entries: dict[str, Entry] = field(default_factory=dict)
     steps: dict[str, Step] = field(default_factory=dict)
     contents: dict[str, bytes] = field(default_factory=dict)
@@ -116,11 +112,9 @@ def draft_commit(site: SiteChanges, disk: Disk) -> Draft:
     changes = {c.path: c for c in site.changes if c.original != c.after}
     unchanged = {c.path for c in site.changes if c.original == c.after}
     drops = {*site.drops, *unchanged}
-    draft = Draft(site, former, dict(site.distributions))
+    draft = Draft(site, former)
     if former is not None:
-        current = _current(site, former, site.distributions)
-        draft.distributions = current
-        for path, state in staleness(former, current, None).items():
+        for path, state in staleness(former, site.owners).items():
             if path not in changes and path in former.entries:
                 _carry(draft, former, path, state, disk, drop=path in drops)
     for change in changes.values():
@@ -133,10 +127,9 @@ def _carry(draft: Draft, former: Journal, path: str, state: str, disk: Disk, *, 
     entry = former.entries[path]
     if state in (REINSTALLED, CARRIED):
         stands = entry.original if state == REINSTALLED else entry.after
+        draft.superseded = draft.superseded or state == CARRIED
         draft.tell(entry, state, stands, stands)
-    elif state == STALE or (
-        state == MISSING and replaced(former, entry.distribution, draft.distributions)
-    ):
+    elif state == STALE or (state == MISSING and draft.place.owners.replaced(former, entry)):
         draft.superseded = True
         draft.tell(entry, state, None, None)
     elif not drop:
@@ -203,23 +196,15 @@ def _checked(path: str) -> str:
         ) from None
 
 
-def draft_revert(
-    place: SiteState,
-    disk: Disk,
-    given: Mapping[str, DistributionState] | None = None,
-    *,
-    force: bool = False,
-) -> Draft:
-    """Work out a revert; ``given`` are the installed distributions, else the folder is read."""
+def draft_revert(place: SiteState, disk: Disk, *, force: bool = False) -> Draft:
+    """Work out a revert."""
     former = place.journal()
-    draft = Draft(place, former, {})
+    draft = Draft(place, former)
     if former is None:
         return draft
-    current = _current(place, former, given or {})
-    entries = {entry.path: entry for entry in reversed(former.known)}
-    for path, state in staleness(former, current, None).items():
-        entry = entries[path]
-        gone = state == MISSING and replaced(former, entry.distribution, current)
+    for path, state in staleness(former, place.owners).items():
+        entry = former.of(path)[0]
+        gone = state == MISSING and place.owners.replaced(former, entry)
         if state == OURS or (state == MISSING and not gone and _has_folder(place, path)):
             draft.put_back(disk, entry)
         elif state == CHANGED and force:
@@ -228,7 +213,7 @@ def draft_revert(
             if found is not None:
                 draft.found[path] = found.content
         else:
-            draft.superseded = draft.superseded or state not in (REINSTALLED, CARRIED)
+            draft.superseded = draft.superseded or state != REINSTALLED
             draft.tell(entry, state, None, None)
     return draft
 
@@ -274,11 +259,3 @@ def _changed(paths: Sequence[str]) -> KvpatchError:
         " and keeps a copy of the file as found",
         ExitCode.REFUSED,
     )
-
-
-def _current(
-    place: SiteState, journal: Journal, given: Mapping[str, DistributionState]
-) -> dict[str, DistributionState]:
-    """The distributions as installed now: as told, else as the site folder says."""
-    unknown = frozenset(journal.patched) - frozenset(given)
-    return {**(installed(place.real, unknown) if unknown else {}), **given}

@@ -16,13 +16,14 @@ from . import bytecode
 from . import catalogue as catalogue_module
 from .fsops import Disk
 from .installed import InstalledTree, Site
-from .journal import DistributionState, Journal, Store
+from .journal import Journal, Store
 from .locate import Environment, FileFacts, file_facts, locate
 from .outcome import KvpatchError
+from .owners import Owners
 from .patch import Refusal
 from .plan import Options, Plan, plan
 from .series import Selection, discover, select
-from .staleness import CARRIED, CHANGED, MISSING, OURS, REINSTALLED, STALE, replaced, staleness
+from .staleness import CARRIED, CHANGED, MISSING, OURS, REINSTALLED, STALE, staleness
 from .steps import SiteState
 from .tree import Package, Provenance, Source
 
@@ -79,17 +80,20 @@ class Host:
     @property
     def places(self) -> tuple[SiteState, ...]:
         """The site folders as a transaction takes them."""
-        return tuple(SiteState(site.path, site.store) for site in self.sites.values())
+        return tuple(
+            SiteState(site.path, site.store, self.tree.owners(site.path))
+            for site in self.sites.values()
+        )
 
     @cached_property
     def standings(self) -> tuple[Standing, ...]:
         """What became of every file that kvpatch wrote here, by the journals."""
-        states = self.tree.distribution_states
         return tuple(
-            _standing(site.path, site.journal, path, state, states)
+            _standing(site.path, site.journal, path, state, owners)
             for site in self.sites.values()
             if site.journal is not None
-            for path, state in staleness(site.journal, states).items()
+            for owners in (self.tree.owners(site.path),)
+            for path, state in staleness(site.journal, owners).items()
         )
 
     @cached_property
@@ -292,17 +296,11 @@ def bytecode_prefixes(environment: Environment) -> tuple[str, ...]:
     return (prefix,) if prefix else ()
 
 
-def _standing(
-    site: Path,
-    journal: Journal,
-    path: str,
-    state: str,
-    installed: Mapping[str, DistributionState],
-) -> Standing:
+def _standing(site: Path, journal: Journal, path: str, state: str, owners: Owners) -> Standing:
     entry = journal.of(path)[0]
     file = site / path
     # As a revert has it, which makes no folder for a file.
-    gone = replaced(journal, entry.distribution, installed) or not file.parent.is_dir()
+    gone = owners.replaced(journal, entry) or not file.parent.is_dir()
     return Standing(path, state, entry.basis, file.is_file(), gone)
 
 

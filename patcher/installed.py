@@ -6,20 +6,19 @@ import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
 from .digest import sha256
 from .journal import Store
-from .ledger import DistributionState, Entry, Journal
+from .ledger import Entry, Journal
 from .links import content_of
 from .locate import Environment, Installed, symlinked_folder
 from .outcome import ExitCode, KvpatchError, Outcome
+from .owners import Owners, state_of
 from .patch import Refusal
 from .record import Record
-from .staleness import carried, replaced
 from .tree import Package, Provenance, Source
 
 
@@ -39,6 +38,7 @@ class InstalledTree:
     environment: Environment
     sites: Mapping[Path, Site]
     records: dict[str, Record] = field(default_factory=dict)
+    known_owners: dict[Path, Owners] = field(default_factory=dict)
 
     def package(self, name: str) -> Package | None:
         """The distribution that carries the package.
@@ -87,14 +87,14 @@ class InstalledTree:
         site = self.sites[installed.site]
         found = sha256(content)
         entry = site.journal.ours(path, found) if site.journal is not None else None
-        if entry is not None and not self._carried(site, entry, found):
+        fits = self.record(name).fits(path, content)
+        if entry is not None and not fits:
             original = site.store.original(entry.original)
             return Source(path, content, Provenance.OURS, original, entry.basis, entry.patches)
         if installed.editable:
             where = installed.editable_location or str(installed.site)
             why = f"{installed.distribution} is an editable install of {where}"
             return Source(path, content, Provenance.UNKNOWN, why=why)
-        fits = self.record(name).fits(path, content)
         if fits:
             return Source(path, content, Provenance.PRISTINE)
         if fits is None:
@@ -129,27 +129,27 @@ class InstalledTree:
             self.records[name] = self.environment.packages[name].record()
         return self.records[name]
 
-    @cached_property
-    def distribution_states(self) -> Mapping[str, DistributionState]:
-        """Version and RECORD digest of each located distribution, by distribution name."""
-        return {
-            installed.distribution: DistributionState(
-                installed.version, self.record(name).digest or "", self.record(name)
-            )
-            for name, installed in self.environment.packages.items()
-        }
+    def owners(self, folder: Path) -> Owners:
+        """Whose the packages in a site folder are; those that lie there as the interpreter has it.
 
-    def _carried(self, site: Site, entry: Entry, digest: str) -> bool:
-        """Whether a wheel of another version came with what kvpatch once wrote."""
-        states = self.distribution_states
-        return site.journal is not None and carried(site.journal, entry, digest, states)
+        A package that is imported from another folder is looked for in this one.
+        """
+        if folder not in self.known_owners:
+            here = {
+                name: {installed.distribution: state_of(installed.version, self.record(name))}
+                for name, installed in self.environment.packages.items()
+                if installed.site.resolve() == folder.resolve()
+            }
+            self.known_owners[folder] = Owners(folder, here)
+        return self.known_owners[folder]
 
     def _changed(self, installed: Installed, path: str) -> Entry | None:
         """The entry of a file that is not as kvpatch wrote it, though nothing was reinstalled."""
         journal = self.sites[installed.site].journal
-        if journal is None or replaced(journal, installed.distribution, self.distribution_states):
+        entry = journal.entries.get(path) if journal is not None else None
+        if journal is None or entry is None:
             return None
-        return journal.entries.get(path)
+        return None if self.owners(installed.site).replaced(journal, entry) else entry
 
 
 def _is_file(site: Path, path: str) -> bool:

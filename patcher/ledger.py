@@ -9,6 +9,7 @@ from functools import cached_property
 from . import __version__
 from .fsops import Shape
 from .record import Record
+from .target_probe import UNKNOWN_VERSION
 
 SCHEMA = 1
 PHASES = ("applied", "applying", "reverting")
@@ -29,17 +30,11 @@ class DistributionState:
     record_sha256: str
     record: Record | None = field(default=None, compare=False, repr=False)
 
-    def carries(self, path: str, digest: str) -> bool:
-        """Whether its wheel came with these bytes at that path."""
-        return self.record is not None and self.record.hash_of(path) == digest
-
-    def same(self, other: DistributionState | None) -> bool:
+    def same(self, other: DistributionState) -> bool:
         """Whether both are one and the same installation."""
-        if other is None:
-            return False
-        if self.record_sha256 and other.record_sha256:
+        if self.record_sha256 or other.record_sha256:
             return self.record_sha256 == other.record_sha256
-        return self == other
+        return self.version == other.version or UNKNOWN_VERSION in (self.version, other.version)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from .draft import FileReport
 from .fsops import Disk, Shape, environment_errors, look
 from .journal import Entry, Journal, Store, state_directory
 from .outcome import ExitCode, KvpatchError
-from .staleness import MISSING, PUT_BACK, installed, never_written, replaced
+from .staleness import MISSING, PUT_BACK, never_written
 from .steps import SiteState, settle_names, stage, switch, unstage
 
 FINISHED = "finished"
@@ -91,8 +91,11 @@ def holding(
                     if place.key not in held:
                         stack.callback(place.store.lock().close)
                         held[place.key] = place
-                group += [other for place in tuple(group) for other in _partners(place)]
-                group = list({place.key: place for place in group}.values())
+                found = {place.key: place for place in group}
+                for other in (other for place in group for other in _partners(place)):
+                    # What was given knows whose its files are.
+                    found.setdefault(other.key, other)
+                group = list(found.values())
             yield tuple(group), settle(group, disk)
         finally:
             with contextlib.suppress(OSError, KvpatchError):
@@ -285,9 +288,8 @@ def _bring_one(
 
 def _lost(place: SiteState, journal: Journal, path: str) -> bool:
     """Whether somebody took away a file of the installation that was patched."""
-    named = journal.of(path)[0].distribution
-    current = installed(place.real, frozenset({named}))
-    return (place.real / path).parent.is_dir() and not replaced(journal, named, current)
+    there = (place.real / path).parent.is_dir()
+    return there and not place.owners.replaced(journal, journal.of(path)[0])
 
 
 def _told(

@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from . import bytecode
@@ -13,14 +14,24 @@ from .fsops import Disk, Found, Shape, fresh_mtime, look, now_ns, sha256
 from .journal import Journal, Store
 from .ledger import temporary
 from .outcome import ExitCode, KvpatchError
+from .owners import Owners
 
 
 @dataclass(frozen=True)
 class SiteState:
-    """A site folder, by the path it was given as, and the store of its journal."""
+    """A site folder, by the path it was given as, and the store of its journal.
+
+    ``located`` says whose its files are as an interpreter has it; else the folder itself does.
+    """
 
     site: Path
     store: Store
+    located: Owners | None = None
+
+    @cached_property
+    def owners(self) -> Owners:
+        """Whose the files of the site folder are now."""
+        return self.located or Owners(self.site)
 
     @property
     def real(self) -> Path:

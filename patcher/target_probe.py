@@ -45,7 +45,7 @@ def survey_folder(folder: str) -> Facts:
     leftovers: Facts = {}
     path = [folder, *path_lines(folder)]
     for name in PACKAGES:
-        sites = [entry for entry in path if _holds(entry, name)]
+        sites = [entry for entry in path if holds(entry, name)]
         sites += [] if sites else _editable_sites(folder, name)
         remains = [os.path.join(folder, name)] if os.path.isdir(os.path.join(folder, name)) else []
         _note(name, sites[0] if sites else None, remains, path, packages, leftovers)
@@ -94,31 +94,40 @@ def _describe(name: str, site: str, path: list[str]) -> Facts:
         "shadowed": _shadowed(name, site, path),
         "rivals": [],
     }
-    claims = _owners(name, site)
-    if len(claims) > 1:
-        claims = _matching(name, site, claims)
-    location = None
-    if not claims:
-        claims, location = _editable_owner(name, site, path)
-    if not claims:
-        claims = _unproved_owners(name, site)
-    if not claims:
-        facts["version"] = _version_in_sources(os.path.join(site, name)) or UNKNOWN_VERSION
+    owners, location = claims(name, site, path)
+    if not owners:
+        facts["version"] = version_in_sources(os.path.join(site, name))
         return facts
-    facts["distribution"], facts["version"] = _name_and_version(claims[0])
-    facts["dist_info"] = claims[0]
+    facts["distribution"], facts["version"] = name_and_version(owners[0])
+    facts["dist_info"] = owners[0]
     facts["rivals"] = (
-        [" ".join(_name_and_version(claim)) for claim in claims] if len(claims) > 1 else []
+        [" ".join(name_and_version(owner)) for owner in owners] if len(owners) > 1 else []
     )
-    location = location or _editable_url(claims[0])
-    if location is None and claims[0].endswith(".dist-info"):
+    location = location or _editable_url(owners[0])
+    if location is None and owners[0].endswith(".dist-info"):
         facts.update(editable=False, editable_location=None)
     elif location is not None:
         facts.update(editable=True, editable_location=location)
     return facts
 
 
-def _holds(site: str, name: str) -> bool:
+def claims(name: str, site: str, path: list[str]) -> tuple[list[str], str | None]:
+    """The metadata folders that a package belongs to: several where its files don't tell whose.
+
+    Returns:
+        them, and where its sources are if they are those of an editable install.
+    """
+    found = _owners(name, site)
+    if len(found) > 1:
+        found = _matching(name, site, found)
+    location = None
+    if not found:
+        found, location = _editable_owner(name, site, path)
+    return found or _unproved_owners(name, site), location
+
+
+def holds(site: str, name: str) -> bool:
+    """Whether the package is in that folder."""
     return os.path.isfile(os.path.join(site, name, "__init__.py"))
 
 
@@ -127,7 +136,7 @@ def _shadowed(name: str, site: str, path: list[str]) -> list[str]:
     later = []
     for entry in path:
         real = os.path.realpath(os.path.join(entry, name))
-        if real not in seen and _holds(entry, name):
+        if real not in seen and holds(entry, name):
             seen.add(real)
             later.append(entry)
     return later
@@ -275,7 +284,7 @@ def _editable_sites(folder: str, name: str) -> list[str]:
         if location is not None
         for site in (location, os.path.join(location, "src"))
     ]
-    return [site for site in [*sites, *_egg_links(folder)] if _holds(site, name)]
+    return [site for site in [*sites, *_egg_links(folder)] if holds(site, name)]
 
 
 def path_lines(folder: str) -> list[str]:
@@ -296,7 +305,8 @@ def _is_checkout(site: str) -> bool:
     return any(os.path.isfile(os.path.join(site, file)) for file in ("pyproject.toml", "setup.py"))
 
 
-def _name_and_version(folder: str) -> tuple[str, str]:
+def name_and_version(folder: str) -> tuple[str, str]:
+    """The distribution of a metadata folder."""
     stem = os.path.basename(folder).rpartition(".")[0]
     name, _, version = stem.partition("-")
     files = [folder] if os.path.isfile(folder) else []
@@ -318,7 +328,8 @@ def _fields(metadata: str) -> dict[str, str]:
     return fields
 
 
-def _version_in_sources(package: str) -> str | None:
+def version_in_sources(package: str) -> str:
+    """The version that a package's own files name."""
     import re
 
     for file in ("_version.py", "version.py", "__init__.py"):
@@ -326,7 +337,7 @@ def _version_in_sources(package: str) -> str | None:
         found = re.search(r"^(?:__)?version(?:__)?\b[^'\"#\n]*=\s*['\"]([^'\"]+)", text, re.M)
         if found:
             return found.group(1)
-    return None
+    return UNKNOWN_VERSION
 
 
 def _read(path: str) -> bytes:

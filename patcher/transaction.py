@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from . import archive
 from .aftermath import finish
 from .draft import Change, Draft, FileReport, SiteChanges, draft_commit, draft_revert, refuse
 from .fsops import Disk, environment_error, environment_errors, look
-from .journal import DistributionState, Journal, elsewhere, new_transaction, state_directory, strays
+from .journal import Journal, elsewhere, new_transaction, state_directory, strays
 from .outcome import KvpatchError
 from .recovery import Recovered, explain, holding, partners, recover, resolve
 from .staleness import staleness
@@ -84,7 +84,6 @@ def revert(
     disk: Disk,
     force: bool = False,
     dry_run: bool = False,
-    current: Mapping[str, DistributionState] | None = None,
     pycache_prefixes: Sequence[str] = (),
 ) -> Report:
     """Put the originals back, in every site folder of the transaction or in none.
@@ -95,7 +94,6 @@ def revert(
         force: also replace files that others changed since (a copy is kept in the archive), and
             let go of a journal whose files are of another release.
         dry_run: only say what would be done; no lock, nothing created.
-        current: the installed distributions; by default read from the site folders.
         pycache_prefixes: as for ``commit``; those of the journal count in any case.
 
     Raises:
@@ -104,25 +102,21 @@ def revert(
     """
     recovered = () if dry_run else recover(sites, disk=disk)
     with environment_errors():
-        group, drafts = _foreseen(sites, disk, current, force=force)
+        group, drafts = _foreseen(sites, disk, force=force)
         if not drafts:
             _look_for_strays(sites)
             return Report(None, recovered=recovered)
         if dry_run:
             return Report(None, tuple(file for draft in drafts for file in draft.files))
         with holding(group, disk) as (_, more):
-            drafts = [draft_revert(place, disk, current, force=force) for place in group]
+            drafts = [draft_revert(place, disk, force=force) for place in group]
             drafts = [draft for draft in drafts if draft.former]
             refuse(drafts, force=force)
             return _run(drafts, "reverting", disk, pycache_prefixes, recovered + more)
 
 
 def _foreseen(
-    sites: Sequence[SiteState],
-    disk: Disk,
-    current: Mapping[str, DistributionState] | None,
-    *,
-    force: bool,
+    sites: Sequence[SiteState], disk: Disk, *, force: bool
 ) -> tuple[list[SiteState], list[Draft]]:
     """The site folders of a revert and what it would do there, found out without their locks.
 
@@ -137,7 +131,7 @@ def _foreseen(
         places = group or sites
         journals = [place.journal() for place in places]
         try:
-            drafts = [draft_revert(place, disk, current, force=force) for place in group]
+            drafts = [draft_revert(place, disk, force=force) for place in group]
             refuse(drafts, force=force)
         except KvpatchError:
             if last or [place.journal() for place in places] == journals:
@@ -216,7 +210,8 @@ def _journal(
     place, former = draft.place, draft.former
     named = {entry.distribution for entry in draft.entries.values()}
     known = dict(former.distributions) if former else {}
-    known.update(draft.distributions)
+    for path in draft.entries:
+        known.update(place.owners.of(path))
     before = former.prefixes if former else ()
     absolute = [os.path.abspath(prefix) for prefix in prefixes if prefix]  # noqa: PTH100
     return Journal(

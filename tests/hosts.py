@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvpatch.fsops import Disk, sha256
-from kvpatch.journal import DistributionState, Store
+from kvpatch.journal import Store
+from kvpatch.owners import Owners
 from kvpatch.transaction import Change, Report, SiteChanges, commit, recover, revert
 from sites import record_line
 
@@ -84,14 +85,9 @@ class Host:
     def contents(self) -> dict[str, bytes]:
         return {name: self.read(name) for name in (*VLLM, *LMCACHE)}
 
-    def distributions(self) -> dict[str, DistributionState]:
-        found = {}
-        for site in self.sites.values():
-            for info in site.glob("*.dist-info"):
-                name, _, version = info.name.removesuffix(".dist-info").partition("-")
-                record = sha256((info / "RECORD").read_bytes())
-                found[name.replace("_", "-")] = DistributionState(version, record)
-        return found
+    def owners(self, site: str = "vllm") -> Owners:
+        """Whose the files of a site folder are, as the folder itself says."""
+        return Owners(self.sites[site])
 
     def changes(
         self, disk: Disk, wanted: Mapping[str, bytes], drops: tuple[str, ...] = ()
@@ -111,7 +107,7 @@ class Host:
                 digest = {"KV001": sha256(after)[:8]}
                 changes.append(Change(path, name_of, original, after, digest))
             mine = tuple(path for path in drops if journal and path in journal.entries)
-            result.append(SiteChanges(site, store, self.distributions(), tuple(changes), mine))
+            result.append(SiteChanges(site, store, Owners(site), tuple(changes), mine))
         return result
 
     def apply(
@@ -124,7 +120,7 @@ class Host:
         sane = self.changes(Disk(), wanted, drops)
         disk = Disk(hook)
         sites = [
-            SiteChanges(s.site, Store.of(s.site, None, disk), s.distributions, s.changes, s.drops)
+            SiteChanges(s.site, Store.of(s.site, None, disk), s.located, s.changes, s.drops)
             for s in sane
         ]
         return commit(sites, disk=disk, pycache_prefixes=prefixes)
@@ -158,15 +154,21 @@ def make(root: Path, *, two: bool = False) -> Host:
     return Host(root, {"vllm": first, "lmcache": second} if two else {"vllm": first})
 
 
-def install(site: Path, name: str, version: str, files: Mapping[str, bytes]) -> None:
-    """What pip does: other versions go, files and RECORD come."""
-    for old in site.glob(f"{name}-*.dist-info"):
+def install(
+    site: Path, name: str, version: str, files: Mapping[str, bytes], instead: str = ""
+) -> None:
+    """What pip does: other versions go, of ``instead`` where that is named, files and RECORD come."""
+    for old in site.glob(f"{instead or name}-*.dist-info"):
         for path in old.iterdir():
             path.unlink()
         old.rmdir()
     info = site / f"{name}-{version}.dist-info"
     info.mkdir(parents=True)
-    (info / "RECORD").write_text("".join(record_line(p, d) for p, d in files.items()))
+    metadata = f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n"
+    (info / "METADATA").write_text(metadata)
+    listed = "".join(record_line(p, d) for p, d in files.items())
+    package = next(iter(files)).partition("/")[0]
+    (info / "RECORD").write_text(f"{package}/__init__.py,,\n{listed}{info.name}/RECORD,,\n")
     for path, data in files.items():
         (site / path).parent.mkdir(parents=True, exist_ok=True)
         (site / path).unlink(missing_ok=True)

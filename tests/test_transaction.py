@@ -262,7 +262,7 @@ def test_an_upgrade_of_lmcache_alone_leaves_vllm_revertible(host: Host) -> None:
     install(host.sites["vllm"], "lmcache", "0.5.7", newer)
     journal = host.store("vllm", Disk()).read()
     assert journal
-    assert staleness(journal, host.distributions()) == {
+    assert staleness(journal, host.owners()) == {
         WORKER: "ours",
         PARALLEL: "ours",
         TRACKER: "stale",
@@ -429,7 +429,7 @@ def test_an_interpreter_runs_what_the_source_says_despite_unchecked_bytecode(
     compile_unchecked(site, **environment)
     change = Change("probe/mod.py", "probe", b"VALUE = 'old'\n", b"VALUE = 'new'\n", {})
     disk = Disk()
-    sites = [SiteChanges(site, host.store("vllm", disk), host.distributions(), (change,))]
+    sites = [SiteChanges(site, host.store("vllm", disk), host.owners(), (change,))]
     (site / "probe" / "mod.py").write_bytes(b"VALUE = 'xxx'\n")
     assert run_worker(site, **environment) == "old", "the bytecode must be one that is trusted"
     (site / "probe" / "mod.py").write_bytes(change.original)
@@ -663,7 +663,7 @@ def test_an_apply_beside_a_revert_that_ends_meanwhile_goes_through(host: Host) -
     disk = Disk(hook)
     (site,) = changes
     site = SiteChanges(
-        site.site, Store.of(site.site, None, disk), site.distributions, site.changes, site.drops
+        site.site, Store.of(site.site, None, disk), site.located, site.changes, site.drops
     )
     commit([site], disk=disk)
     assert host.contents() == expected(SMALLER)
