@@ -157,7 +157,7 @@ def make(root: Path, *, two: bool = False) -> Host:
 def install(
     site: Path, name: str, version: str, files: Mapping[str, bytes], instead: str = ""
 ) -> None:
-    """What pip does: other versions go, of ``instead`` where that is named, files and RECORD come."""
+    """What pip does: the other versions go (those of ``instead``), files and RECORD come."""
     for old in site.glob(f"{instead or name}-*.dist-info"):
         for path in old.iterdir():
             path.unlink()

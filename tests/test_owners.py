@@ -57,7 +57,7 @@ def test_an_installation_is_told_by_its_record_and_gone_with_its_metadata(host: 
 
 
 def test_metadata_left_behind_owns_no_files_of_another_distribution(host: Host) -> None:
-    install(host.sites["vllm"], "vllm", "0.33.0", {path: b"new\n" for path in VLLM})
+    install(host.sites["vllm"], "vllm", "0.33.0", dict.fromkeys(VLLM, b"new\n"))
     assert list(host.owners().of(WORKER)) == ["vllm"]
     assert replaced(host)
 

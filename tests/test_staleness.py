@@ -60,7 +60,7 @@ def test_what_the_wheel_that_is_installed_came_with_is_its_own(
 
 
 def test_beside_what_another_distribution_left_its_files_are_of_the_new_one(host: Host) -> None:
-    newer = {path: b"# of 0.33\n" for path in VLLM}
+    newer = dict.fromkeys(VLLM, b"# of 0.33\n")
     install(host.sites["vllm"], "vllm", "0.33.0", newer)
     assert states(host) == {WORKER: "stale", PARALLEL: "stale", TRACKER: "ours"}
     host.path(WORKER).unlink()
