@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from .host import (
     open_site,
     reread,
     unfit_bytecode,
+    unfit_of,
     view,
 )
 from .outcome import KvpatchError
@@ -27,8 +29,8 @@ from .refusals import (
     check_journals,
     check_replaceable,
     check_target,
+    orphaned,
     refuse,
-    refuse_orphans,
     refuse_running,
 )
 from .staleness import PUT_BACK
@@ -44,7 +46,9 @@ class Reverted:
     """What ``revert`` came to, file by file, and what was kept.
 
     ``copies`` are those of the archives that hold files as somebody had changed them; the others
-    hold a journal that fits no longer, with its originals.
+    hold a journal that fits no longer, with its originals. ``swept`` is bytecode of other sources
+    that Python would have run in the place of files that were left as they are. ``left`` names a
+    file whose code of kvpatch no journal here takes out.
     """
 
     host: Host
@@ -52,6 +56,9 @@ class Reverted:
     archives: tuple[Path, ...]
     written: bool
     copies: tuple[Path, ...] = ()
+    swept: tuple[Path, ...] = ()
+    cleaned_up: bool = False
+    left: KvpatchError | None = None
 
 
 @dataclass(frozen=True)
@@ -114,11 +121,25 @@ def apply(
 
 def _swept(seen: View, disk: Disk, *, dry_run: bool = False) -> tuple[Path, ...]:
     """Bytecode that Python would have run instead, which goes."""
-    found = tuple(unfit_bytecode(seen))
+    return _discard(tuple(unfit_bytecode(seen)), disk, dry_run=dry_run)
+
+
+def _discard(found: tuple[Path, ...], disk: Disk, *, dry_run: bool) -> tuple[Path, ...]:
     with environment_errors():
         for file in () if dry_run else found:
             disk.discard(file)
     return found
+
+
+def _unfit_beside(host: Host, files: Iterable[FileReport]) -> tuple[Path, ...]:
+    """The bytecode that Python would run in the place of files that a revert leaves as they are."""
+    given = {str(place.real): place.given for place in host.places}
+    journals = [site.journal for site in host.sites.values() if site.journal is not None]
+    noted = [prefix for journal in journals for prefix in journal.prefixes]
+    prefixes = tuple(dict.fromkeys((*noted, *bytecode_prefixes(host.environment))))
+    left = [file for file in files if file.state != PUT_BACK]
+    found = (unfit_of(given.get(f.site, Path(f.site)), f.path, prefixes) for f in left)
+    return tuple(path for paths in found for path in paths)
 
 
 def outlook_on(seen: View) -> Outlook | None:
@@ -164,18 +185,22 @@ def revert(
         if file.state == PUT_BACK and file.before is not None:
             check_replaceable(Path(file.site), file.path)
     check_journals(site.store for site in host.sites.values() if ahead.files and site.journal)
+    swept = _discard(_unfit_beside(host, ahead.files), disk, dry_run=dry_run)
     done = ahead if dry_run else put()
     recovered += done.recovered
     kept = tuple(path for one in recovered for path in one.archives)
-    if not done.files:
-        refuse_orphans(host)
+    left = orphaned(host if dry_run else reread(host))
+    if left is not None and not done.files:
+        raise left
     # What a crash left is put right first, and often that is all of it.
     files = {(file.site, file.path): file for one in recovered for file in one.moved}
     written = bool(files) or done.transaction is not None
     files |= {(file.site, file.path): file for file in done.files}
     archives = (*kept, *done.archives)
     copies = tuple(folder for folder in archives if has_copy(folder))
-    return Reverted(host, tuple(files.values()), archives, written=written, copies=copies)
+    return Reverted(
+        host, tuple(files.values()), archives, written, copies, swept, bool(recovered), left
+    )
 
 
 def _recover(host: Host, disk: Disk, *, while_running: bool) -> tuple[Recovered, ...]:

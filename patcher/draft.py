@@ -237,7 +237,8 @@ def refuse(drafts: Sequence[Draft], *, force: bool) -> None:
         names = ", ".join(sorted({file.distribution for file in stale}))
         raise KvpatchError(
             "stale",
-            f"{names} was installed anew since kvpatch apply, so its originals fit no longer",
+            f"{names} was installed anew since kvpatch apply, or has other sources, so its "
+            "originals fit no longer",
             "run kvpatch apply for what is there now; revert --force only archives the journal",
             ExitCode.REFUSED,
         )

@@ -98,11 +98,6 @@ class FilePlan:
         return sha256(self.content)
 
     @property
-    def orphaned(self) -> bool:
-        """Whether the file holds what kvpatch inserts although it is not ours by a journal."""
-        return self.state not in ("ours", "pristine") and MARK in self.content
-
-    @property
     def pending(self) -> bool:
         """Whether applying would change the file."""
         return self.after_digest != self.before_digest

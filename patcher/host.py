@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,8 @@ from . import catalogue as catalogue_module
 from .fsops import Disk
 from .installed import InstalledTree, Site
 from .journal import Journal, Store
+from .ledger import MARK
+from .links import content_of
 from .locate import Environment, FileFacts, file_facts, locate
 from .outcome import KvpatchError
 from .owners import Owners
@@ -118,6 +120,21 @@ class Host:
                     found.append(self.tree.source(name, path))
         return tuple(source for source in found if source is not None)
 
+    @cached_property
+    def orphans(self) -> Mapping[str, str]:
+        """Path to distribution of each file with code of kvpatch that no journal here takes out."""
+        kept = {item.path for item in self.standings if item.state == CHANGED}
+        known = (Provenance.OURS, Provenance.PRISTINE)
+        targets = [target.path for member in discover().members for target in member.patch.targets]
+        found = {}
+        for name, installed in self.environment.packages.items():
+            for path in (path for path in targets if path.startswith(f"{name}/")):
+                with contextlib.suppress(Refusal):
+                    source = self.tree.source(name, path) if path not in kept else None
+                    if source and source.provenance not in known and MARK in source.content:
+                        found[path] = installed.distribution
+        return found
+
     @property
     def interrupted(self) -> bool:
         """Whether a run was stopped half way and the next writing verb has to clean up."""
@@ -165,8 +182,8 @@ _SENTENCES = {
     CARRIED: "came with the wheel that is installed now; revert leaves it as it is",
     REINSTALLED: "was reinstalled and is pristine again",
     STALE: (
-        "is stale: its distribution was installed anew since; `kvpatch apply` plans it anew, and "
-        "`kvpatch revert` leaves it as it is"
+        "is stale: its distribution was installed anew since, or has other sources; "
+        "`kvpatch apply` plans it anew, and `kvpatch revert` leaves it as it is"
     ),
     CHANGED: "was changed since kvpatch wrote it; `kvpatch revert --force` keeps a copy of that",
     MISSING: "is not there any more; revert puts the original back",
@@ -276,14 +293,19 @@ def unfit_bytecode(seen: View) -> dict[Path, str]:
     found: dict[Path, str] = {}
     for file in seen.plan.files:
         site = seen.host.environment.packages[file.package].site
-        folders = dict.fromkeys((site.resolve(), site))
-        with contextlib.suppress(KvpatchError, OSError):
-            unchecked = tuple(bytecode.unchecked(folders, file.path, prefixes))
-            content = seen.host.tree.content(file.package, file.path) if unchecked else None
-            if content is not None:
-                unfit = (one for one, header in unchecked if bytecode.is_unfit(header, content))
-                found |= dict.fromkeys(unfit, file.path)
+        found |= dict.fromkeys(unfit_of(site, file.path, prefixes), file.path)
     return found
+
+
+def unfit_of(site: Path, path: str, prefixes: Sequence[str]) -> tuple[Path, ...]:
+    """The bytecode that Python would run in the place of one file, as far as it can be read."""
+    folders = dict.fromkeys((site.resolve(), site))
+    with contextlib.suppress(KvpatchError, OSError):
+        unchecked = tuple(bytecode.unchecked(folders, path, prefixes))
+        content = content_of(f"{site}/{path}") if unchecked else None
+        if content is not None:
+            return tuple(one for one, header in unchecked if bytecode.is_unfit(header, content))
+    return ()
 
 
 def bytecode_prefixes(environment: Environment) -> tuple[str, ...]:

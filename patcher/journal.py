@@ -79,6 +79,7 @@ def _root(real: Path) -> Path:
     return real.parent
 
 
+_SOME = "the patched distributions"
 _BLOB = re.compile(r"[0-9a-f]{64}(\.new)?")
 """The names of what kvpatch keeps among the originals; anything else is somebody's own."""
 
@@ -131,7 +132,8 @@ class Store:
                 data = None
         if data is None or sha256(data) != digest:
             what = "is gone" if data is None else "is not what was saved"
-            if not self._needs(digest):
+            needed = self._needing(digest)
+            if needed is None:
                 raise KvpatchError(
                     "original-damaged",
                     f"the original kept in {path} {what}: another run of kvpatch ended meanwhile",
@@ -141,18 +143,21 @@ class Store:
             raise KvpatchError(
                 "original-damaged",
                 f"the original kept in {path} {what}",
-                "reinstall the distribution: its own file then counts as the original",
+                f"reinstall {needed}: its own file then counts as the original",
                 ExitCode.REFUSED,
             )
         return data
 
-    def _needs(self, digest: str) -> bool:
-        """Whether the journal that is there now needs those bytes; one that is damaged does."""
+    def _needing(self, digest: str) -> str | None:
+        """The distributions for whose files the journal that is there now needs those bytes."""
         try:
             journal = self.read()
         except KvpatchError:
-            return True
-        return journal is not None and digest in journal.blobs
+            return _SOME
+        if journal is None or digest not in journal.blobs:
+            return None
+        known = [entry for entry in journal.known if digest in (entry.original, entry.after)]
+        return " and ".join(sorted({entry.distribution for entry in known})) or _SOME
 
     def keep(self, data: bytes) -> str:
         """Save bytes under their sha256, which is returned."""
@@ -303,23 +308,29 @@ def elsewhere(directory: Path, site: str, wanted: Path) -> KvpatchError:
     return KvpatchError(
         "journal-elsewhere",
         f"the journal in {directory} is that of {site}, not of {wanted}",
-        "reinstall the patched distributions here, move that folder aside, then run kvpatch apply",
+        f"to revert, {bring_back(site)}; here, {_SOME} can be reinstalled and that folder be moved "
+        "aside",
         ExitCode.REFUSED,
     )
 
 
-def strays(site: Path) -> tuple[Path, ...]:
-    """State folders beside this site folder's own that came along from another place.
+def bring_back(site: str) -> str:
+    """What to do about a journal that came along with an environment from where it was patched."""
+    return f"put the environment back where it was patched, with its packages in {site}"
+
+
+def strays(site: Path) -> dict[Path, str]:
+    """State folders beside this site folder's own that came along, and the places they are of.
 
     A copied or moved environment brings the journal of the place it was made for.
     """
     own = state_directory(site)
-    found = []
+    found = {}
     for path in _children(own.parent):
         if path == own:
             continue
         with contextlib.suppress(KvpatchError):
             journal = Store(path, Disk()).read()
             if journal is not None and state_directory(Path(journal.site)) != path:
-                found.append(path)
-    return tuple(found)
+                found[path] = journal.site
+    return found

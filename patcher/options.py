@@ -60,7 +60,8 @@ where = together(
         "--state",
         type=click.Path(path_type=Path),
         metavar="DIR",
-        help="Folder for the journal, instead of .kvpatch in the environment.",
+        help="Folder for the journal, instead of .kvpatch in the environment; one of its own for "
+        "each host or container.",
     ),
     json,
 )

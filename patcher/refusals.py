@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import bytecode
-from .host import Choice, Host, View, view
-from .journal import BLOBS, JOURNAL, Store
+from .host import Host, View
+from .journal import BLOBS, JOURNAL, Store, bring_back, state_directory, strays
 from .links import MOUNTED, is_mounted, mounts_of, why_no_new_file
 from .locate import compile_for_target, file_facts
 from .outcome import ExitCode, KvpatchError, Outcome
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 REDO = (
     "`kvpatch revert --force` keeps a copy of the edit and puts the originals back; make the edit "
     "in the original, then run `kvpatch apply --accept-foreign`"
-)
-ELSEWHERE = (
-    "give the --state that apply was given, move the environment back to where it was patched"
 )
 
 
@@ -184,26 +181,24 @@ def check_journals(stores: Iterable[Store]) -> None:
             raise KvpatchError("state-not-writable", why, hint, ExitCode.ENVIRONMENT)
 
 
-def refuse_orphans(host: Host) -> None:
-    """See that no file holds what kvpatch inserted where no journal says how to take it out.
+def orphaned(host: Host) -> KvpatchError | None:
+    """The error for a file with code of kvpatch that no journal here says how to take out."""
+    for path, distribution in host.orphans.items():
+        return KvpatchError(
+            "no-journal",
+            f"{path} holds code of kvpatch, and no journal here says how to take it out",
+            f"{where_its_journal_is(host)}, or reinstall {distribution}",
+        )
+    return None
 
-    Raises:
-        KvpatchError: ``no-journal``.
-    """
-    if "vllm" not in host.environment.packages:
-        return
-    try:
-        files = view(host, Choice(options=Options(brief=True))).plan.files
-    except KvpatchError:
-        # A host that can't be planned on has nothing that a journal could take out either.
-        return
-    for file in files:
-        if file.orphaned:
-            raise KvpatchError(
-                "no-journal",
-                f"{file.path} holds code of kvpatch, and no journal here says how to take it out",
-                f"{ELSEWHERE}, or reinstall {file.distribution}",
-            )
+
+def where_its_journal_is(host: Host) -> str:
+    """What to do to have the journal of code that kvpatch put in, and that is not here."""
+    for site in host.sites.values():
+        if site.store.directory == state_directory(site.path):
+            for directory, patched in strays(site.path).items():
+                return f"{bring_back(patched)} (the journal in {directory} is of there)"
+    return "give the --state that apply was given, put the environment back where it was patched"
 
 
 def way_out(seen: View, first: PatchPlan) -> str:
@@ -211,8 +206,8 @@ def way_out(seen: View, first: PatchPlan) -> str:
     own = {target.path for target in first.targets}
     if own & set(seen.host.in_edited):
         return REDO
-    if any(file.orphaned for file in seen.plan.files if file.path in own):
-        return f"{ELSEWHERE}, or reinstall {first.distribution}"
+    if own & set(seen.host.orphans):
+        return f"{where_its_journal_is(seen.host)}, or reinstall {first.distribution}"
     reinstall = f"reinstall {first.distribution} {first.version} and apply again"
     if first.outcome is Outcome.FOREIGN:
         states = {file.state for file in seen.plan.files if file.path in own}

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
 
 from . import place
 from .application import Reverted
-from .host import Standing, View, Where
+from .host import View, Where
 from .locate import FileFacts, LinkKind
 from .outcome import Outcome
 from .plan import PatchPlan, Plan
+from .refusals import where_its_journal_is
 from .report_data import in_the_way, patched, refused_for, revertible
 from .series import Member
 from .staleness import PUT_BACK, STALE
@@ -61,10 +63,9 @@ def _pair_line(known: Mapping[str, Any] | None) -> list[str]:
 
 def status_text(seen: View, known: Mapping[str, Any] | None = None) -> str:
     """Is this host patched, with what, and can it be taken back; then the details."""
-    standings = seen.host.standings
     lines = [environment_line(seen), ""]
     lines += [
-        f"patched     {_patched_answer(seen.plan, standings, known)}{_hindrance(seen)}",
+        f"patched     {_patched_answer(seen, known)}{_hindrance(seen)}",
         f"take back   {_back_answer(seen)}{_stuck(seen)}",
         *_pair_line(known),
     ]
@@ -114,9 +115,8 @@ def patches_text(plan: Plan) -> str:
     return "\n".join([*_table(_patch_rows(plan)), *_long_reasons(plan)])
 
 
-def _patched_answer(
-    plan: Plan, standings: Sequence[Standing], known: Mapping[str, Any] | None = None
-) -> str:
+def _patched_answer(seen: View, known: Mapping[str, Any] | None = None) -> str:
+    plan, standings, orphans = seen.plan, seen.host.standings, seen.host.orphans
     ids = {outcome: _ids(plan, outcome) for outcome in Outcome}
     ours = ids[Outcome.ALREADY] + ids[Outcome.APPLIED]
     if plan.refused:
@@ -128,7 +128,7 @@ def _patched_answer(
     if patched(plan):
         remains = any(item.remains for item in standings)
         whose = "changed since kvpatch wrote it" if remains else "not by kvpatch"
-        if not remains and any(file.orphaned for file in plan.files):
+        if not remains and orphans:
             whose = "by a kvpatch whose journal is not here"
         if not remains and (forks := _forks(plan)):
             return f"yes, by the fork {' and '.join(forks)}: apply leaves it as it is"
@@ -153,12 +153,13 @@ def _forks(plan: Plan) -> list[str]:
 
 def journal_lines(seen: View) -> list[str]:
     """What has to be said where kvpatch's code is in place and its journal is not here."""
-    if seen.host.standings or not any(file.orphaned for file in seen.plan.files):
+    if not seen.host.orphans:
         return []
+    paths = ", ".join(seen.host.orphans)
     return [
         (
-            "the code is kvpatch's, and its journal is not here: it can't be taken back from here; "
-            "give the --state that apply was given"
+            f"the code in {paths} is kvpatch's, and its journal is not here: it can't be taken "
+            f"back from here; {where_its_journal_is(seen.host)}"
         )
     ]
 
@@ -185,10 +186,10 @@ def _stuck(seen: View) -> str:
 
 def _back_answer(seen: View) -> str:
     standings = seen.host.standings
-    if any(file.orphaned for file in seen.plan.files) and not standings:
+    for path, distribution in seen.host.orphans.items() if not standings else ():
         return (
-            "not from here: the file holds code of kvpatch, and no journal here; give the --state "
-            "that apply was given, or reinstall"
+            f"not from here: {path} holds code of kvpatch, and no journal here; "
+            f"{where_its_journal_is(seen.host)}, or reinstall {distribution}"
         )
     if not any(item.remains for item in standings) and (forks := _forks(seen.plan)):
         return f"nothing to take back: what {' and '.join(forks)} changed came with the wheel"
@@ -208,6 +209,8 @@ def _back_answer(seen: View) -> str:
     if stale := [item.path for item in standings if item.state == STALE]:
         others = "" if len(stale) == 1 else f" and {len(stale) - 1} more"
         how += f"; stale, so left as it is: {stale[0]}{others}"
+    if orphans := ", ".join(seen.host.orphans):
+        how += f"; {orphans} stays, with code of kvpatch whose journal is not here"
     return f"yes, `{back}` puts {files} back byte for byte{how}"
 
 
@@ -322,14 +325,28 @@ def patch_details(member: Member) -> str:
 def revert_text(done: Reverted, *, dry_run: bool) -> str:
     """What was put back, and what has to happen next."""
     if not done.files and not done.archives:
+        if done.cleaned_up:
+            return "cleaned up after a run that stopped half way; no file had to be put back"
         return "there is nothing to revert: no journal of kvpatch for this environment"
-    rows = [(file.state, file.path) for file in done.files]
+    several = len({file.site for file in done.files}) > 1
+    rows = [(f.state, f"{f.site}/{f.path}" if several else f.path) for f in done.files]
     lines = _table([("outcome", "file"), *rows]) if rows else []
     for folder in done.archives:
         kept = "a copy of what was there is" if folder in done.copies else "the originals are kept"
         lines.append(f"{kept} in {folder}")
+    lines += swept_lines(done.swept, dry_run=dry_run)
     if dry_run:
         return "\n".join([*lines, "", "nothing was written: this was a dry run"])
-    if any(file.state == PUT_BACK for file in done.files):
+    if done.swept or any(file.state == PUT_BACK for file in done.files):
         lines += ["", RESTART]
     return "\n".join(lines)
+
+
+def swept_lines(files: Sequence[Path], *, dry_run: bool) -> list[str]:
+    """Which bytecode went because Python would have run it instead of what is there."""
+    return [f"{'would remove' if dry_run else 'removed'} {old_bytecode(file)}" for file in files]
+
+
+def old_bytecode(file: Path) -> str:
+    """What is the matter with such a file."""
+    return f"{file}, bytecode of another source that Python takes unchecked"

@@ -34,7 +34,7 @@ def plan_data(seen: View) -> dict[str, Any]:
             },
         },
         "patched": patched(seen.plan),
-        "revertible": revertible(seen.host.standings),
+        "revertible": revertible(seen.host.standings) and not seen.host.orphans,
         "interrupted": seen.host.interrupted,
         "taken_along": list(seen.selection.taken_along),
         "taken_out": list(seen.taken_out),

@@ -149,8 +149,8 @@ def _look_for_strays(sites: Sequence[SiteState]) -> None:
     """Don't say that there is nothing to revert where the journal came along from elsewhere."""
     for place in sites:
         if place.store.directory == state_directory(place.site):
-            for directory in strays(place.site):
-                raise elsewhere(directory, "another place", place.site)
+            for directory, site in strays(place.site).items():
+                raise elsewhere(directory, site, place.site)
 
 
 def _transaction_group(sites: Sequence[SiteState]) -> list[SiteState]:

@@ -7,7 +7,6 @@ import importlib
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import application, place, refusals
@@ -21,11 +20,13 @@ from .report import (
     environment_line,
     journal_lines,
     left_out_lines,
+    old_bytecode,
     patch_details,
     patches_text,
     revert_text,
     series_text,
     status_text,
+    swept_lines,
     taken_out_lines,
     written_lines,
 )
@@ -54,7 +55,7 @@ def status(where: Where, choice: Choice, disk: Disk) -> Report:
         known = pair_data(seen.host.exact)
         unfit = hosts.unfit_bytecode(seen)
         notes = tuple(
-            f"warning: Python does not run {path} as it is there, but {_old(file)}; "
+            f"warning: Python does not run {path} as it is there, but {old_bytecode(file)}; "
             f"{_apply(choice)} removes it"
             for file, path in unfit.items()
         )
@@ -100,13 +101,9 @@ def apply(
     else:
         lines.append("everything was in place already; nothing was written")
         lines += journal_lines(done.view)
-    lines += [f"{'would remove' if dry_run else 'removed'} {_old(file)}" for file in done.swept]
+    lines += swept_lines(done.swept, dry_run=dry_run)
     data = {**plan_data(done.view), **compat, "written": done.written, "dry_run": dry_run}
     return Report("apply", "\n".join(lines), data, notes=_without_lmcache(done.view))
-
-
-def _old(file: Path) -> str:
-    return f"{file}, bytecode of another source that Python takes unchecked"
 
 
 def compat(where: Where, choice: Choice, disk: Disk) -> Report:
@@ -145,7 +142,7 @@ def verify(where: Where, choice: Choice, disk: Disk) -> Report:
     errors += [
         KvpatchError(
             "other-bytecode",
-            f"Python does not run {path} as it is there: {_old(file)}",
+            f"Python does not run {path} as it is there: {old_bytecode(file)}",
             f"run {_apply(choice)}, which removes it",
             ExitCode.NO,
         )
@@ -175,11 +172,20 @@ def revert(where: Where, disk: Disk, *, dry_run: bool, force: bool, while_runnin
         "dry_run": dry_run,
         "archives": [str(path) for path in done.archives],
         "files": [
-            {"path": file.path, "state": file.state, "before": file.before, "after": file.after}
+            {
+                "site": file.site,
+                "path": file.path,
+                "state": file.state,
+                "before": file.before,
+                "after": file.after,
+            }
             for file in done.files
         ],
     }
-    return Report("revert", revert_text(done, dry_run=dry_run), data)
+    text = revert_text(done, dry_run=dry_run)
+    if done.left is not None:
+        return Report("revert", text, data, done.left.exit_code, (done.left,))
+    return Report("revert", text, data)
 
 
 def list_patches() -> Report:

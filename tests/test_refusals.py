@@ -21,8 +21,8 @@ from kvpatch.refusals import (
     check_replaceable,
     check_target,
     goal_missed,
+    orphaned,
     refuse,
-    refuse_orphans,
     refuse_running,
     way_out,
     why_no_journal,
@@ -250,12 +250,32 @@ def test_a_journal_that_is_there_and_cant_be_written_must_be_freed(
 
 
 def test_code_of_kvpatch_without_a_journal_is_said(site: FakeSite, tmp_path: Path) -> None:
-    refuse_orphans(opened(site))
+    assert orphaned(opened(site)) is None
     on(site, "apply", "--state", tmp_path / "state")
-    refuse_orphans(opened(site, tmp_path / "state"))
-    error = failure(refuse_orphans, opened(site))
+    assert orphaned(opened(site, tmp_path / "state")) is None
+    error = orphaned(opened(site))
+    assert error is not None
     assert error.code == "no-journal"
     assert error.message.startswith(f"{WORKER} holds code of kvpatch")
+    assert error.hint.startswith("give the --state that apply was given")
+
+
+def test_where_the_journal_came_along_the_place_it_is_of_is_named(
+    site: FakeSite, tmp_path: Path
+) -> None:
+    on(site, "apply")
+    moved = FakeSite(tmp_path / "moved", tmp_path / "moved" / site.path.relative_to(site.prefix))
+    site.prefix.rename(moved.prefix)
+    error = orphaned(opened(moved))
+    assert error is not None
+    assert str(site.path) in error.hint
+    assert "--state" not in error.hint
+    status = kvpatch("status", "--site", moved.path).out
+    assert f"put the environment back where it was patched, with its packages in {site.path}" in (
+        status
+    )
+    for verb in ("status", "verify", "apply", "revert"):
+        assert "give the --state" not in kvpatch(verb, "--site", moved.path).out
 
 
 def test_the_target_interpreter_has_the_last_word(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +22,8 @@ class FakeHost:
     environment: Environment
     standings: tuple[Standing, ...] = ()
     interrupted: bool = False
+    orphans: Mapping[str, str] = field(default_factory=dict)
+    sites: Mapping[Path, object] = field(default_factory=dict)
     where: Where = field(default_factory=Where)
 
 
