@@ -7,6 +7,7 @@ whose name says LMCache, and the one that holds others: plugins can add more of 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from packaging.version import Version
 
@@ -36,6 +37,15 @@ def is_known(name: str, vllm: Version | None) -> bool | None:
     if vllm is None:
         return True if until is None and (since is None or since <= _OLD) else None
     return (since is None or vllm >= since) and (until is None or vllm < until)
+
+
+def foreign(transfer: Mapping[str, Any], vllm: Version | None) -> str:
+    """The connector that a configuration names, where that may be one of vLLM's; empty for none."""
+    name = transfer.get("kv_connector")
+    if not isinstance(name, str):
+        return ""
+    named = bool(transfer.get("kv_connector_module_path")) or not is_judged(name)
+    return name if named or is_known(name, vllm) is not False else ""
 
 
 def span(name: str) -> str:

@@ -29,7 +29,8 @@ from .pair_checks import (
 )
 from .probe import probe
 from .remedy import RUN, remedy
-from .rules import Level
+from .rules import Level, one_line
+from .secrecy import masked
 from .sizing import Wanted, numbers
 from .storage_checks import storage_checks
 from .subject import Asked, Subject, subject_of
@@ -136,7 +137,11 @@ def _configuration(seen: Subject, pid: int | None) -> Iterator[Check]:
         told = f"{seen.template.name} has no LMCache file: all of it is in the command"
         yield not_checked("file", told)
         return
-    if not seen.file.written:
+    elsewhere = seen.launch.elsewhere(seen.vllm) if seen.launch else ""
+    if not seen.file.written and elsewhere:
+        told = f"{one_line(masked(elsewhere))} keeps vLLM's chunks, and reads no file of LMCache's"
+        yield not_checked("file", told)
+    elif not seen.file.written:
         told = f"process {pid} has no {CONFIG_VARIABLE}: its variables are the configuration"
         yield not_checked("file", told, "give --config FILE if it was to have one")
     elif not seen.file.text and seen.file.path == "-":
@@ -166,7 +171,7 @@ def _configuration(seen: Subject, pid: int | None) -> Iterator[Check]:
     )
     found = lint(seen.file, seen.schema, key_history.load(), around).findings
     yield from map(finding_check, found)
-    if not any(finding.level is Level.ERROR for finding in found):
+    if not elsewhere and not any(finding.level is Level.ERROR for finding in found):
         yield ok(
             "file" if seen.file.written else "variables",
             "LMCache reads what is there as it is meant",

@@ -12,10 +12,11 @@ from packaging.version import Version
 
 from . import wrapper
 from .compile_options import Compiling, compiling
+from .connector_names import foreign
 from .kv_connector import connectors, is_in_process, transfers_of
 from .serve_config import SWITCHES, Origin, ServeConfig
 from .shell_state import Argument, Withheld
-from .vllm_options import full_name
+from .vllm_options import OFFLOADING, full_name, offloads
 
 _LOOKED_AT = frozenset(
     {"kv-transfer-config", "compilation-config", "cc", "O", "kv-cache-dtype"}
@@ -142,12 +143,6 @@ class Launch:
         )
 
     @property
-    def extra(self) -> Mapping[str, Any]:
-        """The connector's ``kv_connector_extra_config``."""
-        found = self.transfer.get("kv_connector_extra_config")
-        return found if isinstance(found, dict) else {}
-
-    @property
     def extras(self) -> tuple[Mapping[str, Any], ...]:
         """The extra config of every in-process connector of LMCache, alone or inside another."""
         found = (
@@ -159,11 +154,11 @@ class Launch:
 
     @property
     def overrides(self) -> Mapping[str, Any]:
-        """What LMCache's connector sets with ``lmcache.KEY``."""
+        """What LMCache's in-process connector sets with ``lmcache.KEY``."""
         prefix = "lmcache."
         return {
             name[len(prefix) :]: value
-            for extra in self.extras or (self.extra,)
+            for extra in self.extras
             for name, value in extra.items()
             if isinstance(name, str) and name.startswith(prefix)
         }
@@ -172,6 +167,19 @@ class Launch:
     def in_process(self) -> bool:
         """Whether the connector is LMCache's in-process one, alone or inside a MultiConnector."""
         return any(is_in_process(one) for one in connectors(self.transfer))
+
+    def elsewhere(self, vllm: Version | None) -> str:
+        """What keeps chunks in place of LMCache in vLLM's process, as the command chooses it.
+
+        That reads no configuration of LMCache's; empty where nothing else is chosen.
+        """
+        if self.in_process or self.problem:
+            return ""
+        if self.transfer:
+            return foreign(self.transfer, vllm)
+        found = offloads(self.flags, vllm)
+        chosen = found.chooses is not False and not found.lmcache and not found.stops
+        return f"--{OFFLOADING[1]}" if chosen else ""
 
     def on(self, name: str) -> bool | None:
         """Whether a switch is on; None where it is not given."""

@@ -43,9 +43,9 @@ def _options(context: Context) -> Iterator[Finding]:
         yield from options(context)
 
 
-_CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
+_Checks = tuple[Callable[[Context], Iterator[Finding]], ...]
+_CONFIGURATION: _Checks = (
     lint_names.keys,
-    lint_names.overrides,
     lint_names.variables,
     lint_values.values,
     lint_values.turned,
@@ -60,11 +60,13 @@ _CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     lint_tiers.loading,
     lint_lookup.lookup,
     lint_hashing.hashing,
-    lint_launch.launch,
+)
+_COMMAND: _Checks = (lint_launch.launch, _options)
+_TOGETHER: _Checks = (
+    lint_names.overrides,
     lint_parallel.ranks,
     lint_parallel.slices,
     lint_parallel.adapters,
-    _options,
     lint_environment.environment,
     lint_environment.handed_on,
 )
@@ -156,13 +158,25 @@ def lint(file: YamlFile, schema: Schema, history: History, around: Surroundings)
         ranks_agree=around.ranks_agree,
     )
     named_otherwise = lint_names.stand_ins(context)
-    for check in _CHECKS:
-        found.extend(_settled(check(context), named_otherwise))
+    for check in _checks(context):
+        found.extend(_settled(check, named_otherwise))
     if not file.written:
         found = [_without_file(finding) for finding in found]
     # LMCache's own words, and others', may quote an address.
     found = [replace(one, message=without_logins(one.message)) for one in found]
     return Linted(tuple(sorted(found, key=_order)), seen)
+
+
+def _checks(context: Context) -> Iterator[Iterator[Finding]]:
+    """The checks that say something of this configuration with its command."""
+    if context.launch is None or not context.launch.elsewhere(context.vllm):
+        yield from (check(context) for check in (*_CONFIGURATION, *_COMMAND, *_TOGETHER))
+        return
+    # Nothing reads the configuration there: what it says is judged without the command.
+    yield from (check(context) for check in _COMMAND)
+    if context.configured:
+        apart = replace(context, launch=None)
+        yield from (check(apart) for check in _CONFIGURATION)
 
 
 def _settled(found: Iterator[Finding], stand_ins: Mapping[str, bool]) -> Iterator[Finding]:

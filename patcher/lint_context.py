@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from .coercion import Effective
+from .coercion import PREFIX, Effective
 from .key_history import History
 from .rules import Finding, Fix, Level, Rule
 from .schema import Schema
@@ -95,6 +95,11 @@ class Context:
         size = self.value(DISK_SIZE)
         sized = not isinstance(size, int | float) or size > 0
         return bool(self.value("local_disk")) and sized
+
+    @property
+    def configured(self) -> bool:
+        """Whether there is a file, or a variable of LMCache's."""
+        return self.file.written or any(name.startswith(PREFIX) for name in self.environ or ())
 
     def is_set(self, name: str) -> bool:
         """Whether something other than a default is there for a key."""

@@ -61,7 +61,13 @@ def launch(context: Context) -> Iterator[Finding]:
         yield _found(given, rules.CONNECTOR, told, _TRANSFER, lower=lower)
     yield from _role(context, given)
     offloads = vllm_options.offloads(given.flags, context.vllm)
-    if not given.in_process and (given.known or given.transfer) and not offloads.lmcache:
+    elsewhere = given.elsewhere(context.vllm)
+    if elsewhere:
+        if context.configured:
+            told = f"{one_line(masked(elsewhere))} keeps vLLM's chunks, and does not read this "
+            told += "configuration; LMCacheConnectorV1 does"
+            yield _found(given, rules.CONNECTOR, told, _TRANSFER, lower=Level.NOTE)
+    elif not given.in_process and (given.known or given.transfer) and not offloads.lmcache:
         name = given.transfer.get("kv_connector")
         if name:
             told = f"--kv-transfer-config names {spelt(masked(name))}"
@@ -84,6 +90,8 @@ def launch(context: Context) -> Iterator[Finding]:
         told = "give --kv-transfer-config alone"
         lower = None if offloads.chooses else Level.NOTE
         yield _found(given, rules.OFFLOADING, told, *vllm_options.OFFLOADING, lower=lower)
+    if elsewhere:
+        return
     if context.blends:
         yield from _prefix(given)
         yield from _graphs(context)

@@ -172,8 +172,10 @@ def _surroundings(asked: Asked) -> tuple[Launch | None, Mapping[str, str] | None
 
 
 def _says_something(launch: Launch | None) -> bool:
-    """Whether a command sets what LMCache reads."""
-    return launch is not None and any(name.startswith(PREFIX) for name in launch.environ)
+    """Whether a command sets what LMCache reads, or chooses what does without."""
+    if launch is None:
+        return False
+    return any(name.startswith(PREFIX) for name in launch.environ) or bool(launch.elsewhere(None))
 
 
 def _named(

@@ -56,7 +56,7 @@ def test_dotted_forms_are_merged_into_the_connector() -> None:
         "--kv-transfer-config.kv_connector_extra_config.use_layerwise true"
     )
     assert found.in_process
-    assert found.extra == {"use_layerwise": True}
+    assert found.transfer["kv_connector_extra_config"] == {"use_layerwise": True}
 
 
 @pytest.mark.parametrize("config", ["{", "[]", "1", "words"])

@@ -67,6 +67,50 @@ def test_launch_flags_that_keep_lmcache_out_are_errors() -> None:
     assert only(run("", serve=both), rules.OFFLOADING).level is Level.NOTE
 
 
+MP = (
+    """--kv-transfer-config '{"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both", """
+    """"kv_connector_extra_config": {"lmcache.mp.host": "tcp://h", "lmcache.mp.port": 5}}'"""
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (MP, "LMCacheMPConnector"),
+        ("""--kv-transfer-config '{"kv_connector": "Another", "kv_role": "kv_both"}'""", "Another"),
+        ("--kv-offloading-size 4", "--kv-offloading-size"),
+    ],
+)
+@pytest.mark.parametrize("text", ["chunk_size: 256\n", BLEND])
+def test_a_connector_that_reads_no_file_is_chosen_on_purpose(
+    options: str, name: str, text: str
+) -> None:
+    serve = f"vllm serve m --tensor-parallel-size 2 {options}"
+    environ = {"HOME": "/"}
+    found = only(run(text, serve=serve, vllm="0.32.0", environ=environ), rules.CONNECTOR)
+    assert found.level is Level.NOTE
+    assert found.message.startswith(f"{name} keeps vLLM's chunks")
+    assert ids(run(text, serve=serve, vllm="0.32.0", environ=environ)) == set()
+    # What the file says is judged all the same.
+    assert ids(run("chunk_sise: 1\n", serve=serve, vllm="0.32.0")) == {"unknown-key"}
+
+
+def test_beside_lmcaches_own_connector_another_one_is_not_asked_for_its_keys() -> None:
+    inner = """{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both",
+"kv_connector_extra_config": {"lmcache.chunk_sise": 1}}"""
+    other = MP.partition("'")[2].rstrip("'")
+    several = f"""{{"kv_connector": "MultiConnector", "kv_role": "kv_both",
+"kv_connector_extra_config": {{"connectors": [{inner}, {other}]}}}}"""
+    serve = f"vllm serve m --kv-transfer-config '{several}'"
+    found = only(run("", serve=serve, vllm="0.32.0"), rules.OVERRIDE)
+    assert "chunk_sise" in found.message
+
+
+def test_a_connector_that_vllm_does_not_have_is_no_choice() -> None:
+    wrong = MP.replace("LMCacheMPConnector", "LMCacheMpConnector")
+    assert ids(run("", serve=f"vllm serve m {wrong}", vllm="0.32.0")) == {"connector"}
+
+
 def test_gpu_memory_that_does_not_leave_room_for_the_buffer_is_a_warning() -> None:
     text = "gds_path: /mnt/a\ngds_buffer_size: 4096\n"
     # vLLM's default may leave enough: the memory of the GPU is not known.
@@ -152,7 +196,7 @@ def test_findings_about_an_option_of_the_file_stand_at_its_line() -> None:
 def test_what_the_command_says_is_not_laid_to_the_file() -> None:
     other = RIGHT.replace("LMCacheConnectorV1", "Own")
     assert ids(started(other, LMCACHE % BARE)) == set()
-    own = """--kv-transfer-config '{"kv_connector": "Own", "kv_role": "kv_both"}'"""
+    own = """--kv-transfer-config '{"kv_connector": "LMCacheOwn", "kv_role": "kv_both"}'"""
     assert at(only(started(RIGHT, own), rules.CONNECTOR)) == ("launch", "", 0)
 
 
@@ -170,7 +214,7 @@ def test_what_the_command_itself_says_is_judged_all_the_same() -> None:
     unread = ServeConfig("s.yaml", unread="why", todo="do it")
     own = (
         """--enable-prefix-caching --kv-transfer-config """
-        """'{"kv_connector": "Own", "kv_role": "kv_both"}'"""
+        """'{"kv_connector": "LMCacheOwn", "kv_role": "kv_both"}'"""
     )
     assert ids(started(unread, own)) == {"connector", "prefix-caching"}
     broken = "--kv-transfer-config '{'"
@@ -320,7 +364,8 @@ def test_the_backend_of_offloading_alone_does_nothing() -> None:
     assert ids(run("", serve=f"vllm serve m {flags}", vllm="0.13.0")) == {"two-connectors"}
     size = "vllm serve m --kv-offloading-backend lmcache --kv-offloading-size 4"
     assert ids(run("", serve=size, vllm="0.22.1")) == set()
-    assert ids(run("", serve=size, vllm="0.32.0")) == {"connector"}
+    # Then it is LMCache's server that keeps the chunks.
+    assert only(run("", serve=size, vllm="0.32.0"), rules.CONNECTOR).level is Level.NOTE
 
 
 def test_a_switch_off_that_is_false_is_told_at_its_line() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from commands import kvpatch
 from kvpatch.coercion import effective
 from kvpatch.curing import curable
 from kvpatch.env_format import variables
@@ -21,6 +22,7 @@ from kvpatch.rules import CORRUPTS, Level
 from kvpatch.schema import CONFIG
 from kvpatch.schema_source import parse_schema
 from kvpatch.sizing import Wanted
+from kvpatch.templates import profiles
 from kvpatch.yaml_source import parse_yaml
 from lmcache_config import executed, schema_of
 from packaging.version import Version
@@ -195,3 +197,41 @@ def test_lint_has_nothing_against_what_a_profile_writes(release: str) -> None:
         # Where the file needs KV009 to be right, lint may say so of the release as it is.
         allowed = {CORRUPTS} if "S" in {need.id for need in made.needs} else set()
         assert {one.rule for one in found if one.level is Level.ERROR} <= allowed, name
+
+
+PAIRS = (("0.3.7", "0.11.0"), ("0.4.7", "0.26.0"), ("0.5.6", "0.14.0"), ("0.5.6", "0.32.0"))
+
+
+@pytest.mark.parametrize(("lmcache", "vllm"), PAIRS)
+@pytest.mark.parametrize("profile", [one.name for one in profiles()])
+def test_lint_has_nothing_against_what_the_verb_writes_in_any_format(
+    profile: str, lmcache: str, vllm: str, tmp_path: Path
+) -> None:
+    pair = ("--lmcache", lmcache, "--vllm", vllm)
+    gds = ("--gds-path", "/mnt/a b") if profile.startswith("gds") else ()
+    written: dict[str, Path] = {}
+    for form in ("yaml", "env", "serve", "bundle"):
+        place = tmp_path / f"made.{form}"
+        made = kvpatch("profile", profile, *pair, "--format", form, *gds, "-o", place)
+        if made.code == ExitCode.DONE:
+            written[form] = place
+        else:
+            # A pair that the profile does not run on, or one that has no file of LMCache's.
+            assert made.code in (ExitCode.REFUSED, ExitCode.USAGE), made.err
+    folder = written.get("bundle", tmp_path)
+    ways = {
+        "yaml": (written.get("yaml"),),
+        "env": ("--env-file", written.get("env")),
+        "serve": ("--serve", written.get("serve")),
+        "bundle": ("--serve", folder / "serve.sh"),
+    }
+    if "yaml" in written:
+        # The command names a file that is to be written there.
+        ways["serve"] = (written["yaml"], *ways["serve"])
+        ways["bundle"] = (folder / "lmcache.yaml", *ways["bundle"])
+    for form in written:
+        ran = kvpatch("lint", *ways[form], *pair, "--json")
+        errors = [one for one in ran.data["findings"] if one["level"] == "error"]
+        # Such a release corrupts until its patch is there.
+        assert [one for one in errors if one["name"] != CORRUPTS.name] == [], form
+        assert ran.code == (ExitCode.NO if errors else ExitCode.DONE)
