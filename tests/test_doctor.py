@@ -147,7 +147,7 @@ def test_a_running_process_tells_what_its_variables_and_flags_are(
 ) -> None:
     config = tmp_path / "lmcache.yaml"
     config.write_text("gds_path: /mnt/a\ngds_buffer_size: 64\n")
-    flags = ["serve", "m", "--kv-transfer-config", '{"kv_connector": "OffloadingConnector"}']
+    flags = ["serve", "m", "--kv-transfer-config", '{"kv_role": "kv_both"}']
     process = subprocess.Popen(
         [sys.executable, "-c", "import sys; sys.stdin.read()", *flags],
         stdin=subprocess.PIPE,
@@ -165,6 +165,22 @@ def test_a_running_process_tells_what_its_variables_and_flags_are(
     assert found["LM062 LMCACHE_CHUNKSIZE"]["state"] == "fail"
     assert found["LM052"]["state"] == "fail"
     assert found["LM038 gds_path"]["state"] == "fail"
+
+
+def test_of_a_process_whose_connector_reads_no_file_none_is_missing(site: Path) -> None:
+    transfer = '{"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both"}'
+    process = subprocess.Popen(
+        [sys.executable, "-c", "input()", "vllm", "serve", "m", "--kv-transfer-config", transfer],
+        stdin=subprocess.PIPE,
+    )
+    try:
+        ended = kvpatch("doctor", "--site", site, "--pid", process.pid, "--json")
+    finally:
+        process.communicate(b"\n")
+    found = {name: row for name, row in rows(ended).items() if row["group"] == "configuration"}
+    assert set(found) == {"file", "environment"}
+    assert found["file"]["state"] == "not checked"
+    assert "LMCacheMPConnector keeps vLLM's chunks" in found["file"]["reason"]
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ def test_findings_about_an_option_of_the_file_stand_at_its_line() -> None:
 def test_what_the_command_says_is_not_laid_to_the_file() -> None:
     other = RIGHT.replace("LMCacheConnectorV1", "Own")
     assert ids(started(other, LMCACHE % BARE)) == set()
-    own = """--kv-transfer-config '{"kv_connector": "LMCacheOwn", "kv_role": "kv_both"}'"""
+    own = """--kv-transfer-config '{"kv_connector": "Own", "kv_role": "kv_both"}'"""
     assert at(only(started(RIGHT, own), rules.CONNECTOR)) == ("launch", "", 0)
 
 
