@@ -13,7 +13,7 @@ from packaging.version import Version
 from . import rules
 from .key_history import nearest
 from .lint_context import Context
-from .rules import Finding, Fix, spelt
+from .rules import Finding, Fix
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def choices(context: Context) -> Iterator[Finding]:
         newer = not choice.since or context.lmcache >= Version(choice.since)
         if not newer or taken in choice.words or not choice.used(context):
             continue
-        told = f"LMCache {context.schema.version} stops at {name}: {spelt(value)}; "
+        told = f"LMCache {context.schema.version} stops at {name}: {context.shown(name, value)}; "
         right = _meant(str(value), choice)
         if right:
             told += f"write {right}"

@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from . import rules
 from .lint_context import Context
-from .rules import Finding, Fix, Level, spelt
+from .rules import Finding, Fix, Level
 
 _GDS = "GdsBackend"
 _RATIO = 0.15
@@ -167,7 +167,7 @@ def _path(context: Context) -> Iterator[Finding]:
         if folder.startswith(_PLACEHOLDER):
             message = "gds_path is the profile's placeholder: set it to a folder that is mounted"
         elif not folder.strip().startswith("/"):
-            message = f"{spelt(folder)} is not an absolute path"
+            message = f"{context.shown('gds_path', folder)} is not an absolute path"
         else:
             continue
         yield context.found(rules.GDS_PATH, message, "gds_path")

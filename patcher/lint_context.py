@@ -12,6 +12,7 @@ from .coercion import PREFIX, Effective
 from .key_history import History
 from .rules import Finding, Fix, Level, Rule
 from .schema import Schema
+from .secrecy import shown
 from .yaml_source import YamlFile
 
 if TYPE_CHECKING:
@@ -134,6 +135,10 @@ class Context:
     def written(self, found: Finding) -> Finding:
         """A finding about the connector's configuration, where vLLM's file has that."""
         return placed(found, self.launch.origin("kv-transfer-config") if self.launch else None)
+
+    def shown(self, name: str, value: Any) -> str:
+        """A key's value as a message may have it."""
+        return shown(name, value, self.schema.extra)
 
     def value(self, name: str) -> Any:
         """A key's value as LMCache will have it."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from . import rules
 from .coercion import CONFIG_VARIABLE, PREFIX
 from .lint_context import Context
-from .rules import Finding, Level, spelt
+from .rules import Finding, Level
 from .secrecy import shown
 
 _SEED = "PYTHONHASHSEED"
@@ -49,7 +49,8 @@ def environment(context: Context) -> Iterator[Finding]:
             "environment",
         )
     elif named is not None and not _same(context.config_at or named, context.file.path):
-        told = f"{CONFIG_VARIABLE} names {spelt(named)}, and not {spelt(context.file.path)}"
+        told = f"{CONFIG_VARIABLE} names {shown('', named)}, and not "
+        told += shown("", context.file.path)
         lower = None if context.running else Level.WARNING
         yield Finding(rules.OTHER_FILE, told, CONFIG_VARIABLE, "environment", lower=lower)
     for name in context.schema.keys:
@@ -66,9 +67,7 @@ def _overruled(context: Context) -> Iterator[Finding]:
     for seen in context.effective.values.values():
         entry = context.file.entries.get(seen.name)
         if seen.source in ("environment", "launch") and entry and entry.value != seen.value:
-            over, under = (
-                shown(seen.name, one, context.schema.extra) for one in (seen.value, entry.value)
-            )
+            over, under = (context.shown(seen.name, one) for one in (seen.value, entry.value))
             told = f"{seen.given_as} ({over}) beats the file ({under})"
             yield Finding(rules.OVERRULED, told, seen.name, "file", entry.line, entry.column)
 

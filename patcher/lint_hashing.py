@@ -10,7 +10,7 @@ from . import rules
 from .hash_names import BUILTIN, BYTES_SINCE, is_taken, names
 from .key_history import nearest
 from .lint_context import Context
-from .rules import Finding, Fix, Level, spelt
+from .rules import Finding, Fix, Level
 
 _NAME = "pre_caching_hash_algorithm"
 _BYTES = Version("0.4.6")
@@ -51,7 +51,7 @@ def _not_taken(context: Context, algorithm: str) -> Finding:
         told += f" can't take {algorithm} from vLLM {context.vllm}"
         right = f"write {BUILTIN}"
     else:
-        told += f" knows no hash algorithm {spelt(algorithm)}"
+        told += f" knows no hash algorithm {context.shown(_NAME, algorithm)}"
         close = nearest(algorithm, [*known, BUILTIN])
         right = f"the nearest is {close}" if close else f"it knows {', '.join((BUILTIN, *known))}"
     return context.found(rules.HASH, f"{told} and takes Python's own hash; {right}", _NAME)
@@ -82,5 +82,5 @@ def _seed(context: Context) -> Iterator[Finding]:
     if not context.whole_environ and seed is None:
         yield context.found(rules.SEED, f"{message}{NOT_LOOKED}", key, lower=Level.NOTE)
     elif seed is None or not seed.isdigit():
-        state = "is not set" if seed is None else f"is {spelt(seed)}"
+        state = "is not set" if seed is None else f"is {context.shown('', seed)}"
         yield context.found(rules.SEED, f"PYTHONHASHSEED {state}: {message}", key)

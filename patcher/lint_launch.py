@@ -11,8 +11,8 @@ from . import layer_dtype, rules, vllm_options
 from .kv_connector import connectors, is_in_process
 from .lint_context import Context, placed
 from .model_runner import VARIABLE
-from .rules import Finding, Level, one_line, spelt
-from .secrecy import masked
+from .rules import Finding, Level, one_line
+from .secrecy import masked, shown
 from .transfer_fields import faults
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def launch(context: Context) -> Iterator[Finding]:
     elif not given.in_process and (given.known or given.transfer) and not offloads.lmcache:
         name = given.transfer.get("kv_connector")
         if name:
-            told = f"--kv-transfer-config names {spelt(masked(name))}"
+            told = f"--kv-transfer-config names {shown('', name)}"
         elif given.transfer:
             told = "--kv-transfer-config names no kv_connector"
             apart = any(flag.startswith(f"{_TRANSFER}.") for flag in given.flags)
@@ -120,7 +120,7 @@ def _role(context: Context, given: Launch) -> Iterator[Finding]:
 def _serve_config(config: ServeConfig) -> Iterator[Finding]:
     """What is wrong with vLLM's own configuration file."""
     if config.unread:
-        told = f"--config {spelt(config.path)} was not read ({config.unread}): {config.todo}"
+        told = f"--config {shown('', config.path)} was not read ({config.unread}): {config.todo}"
         yield Finding(rules.SERVE_UNREAD, told, "config", "launch", todo=config.todo)
     for rule, problems in ((rules.DUPLICATE, config.twice), (rules.SERVE_CONFIG, config.problems)):
         for problem in problems:
@@ -135,12 +135,12 @@ def _switches(given: Launch) -> Iterator[Finding]:
         value = given.flags.get(name)
         # What the file gives was told with the file.
         if isinstance(value, str) and given.origin(name) is None:
-            told = f"vLLM stops at --{name}={one_line(value)}: write --{name} alone"
+            told = f"vLLM stops at --{name}={shown(name, value)}: write --{name} alone"
             yield _found(given, rules.SERVE_CONFIG, told, name)
     for name in vllm_options.UTILIZATION:
         value = given.flags.get(name)
         if isinstance(value, str) and vllm_options.is_no_number(value):
-            told = f"vLLM stops at --{name} {spelt(value)}: write a share of 1, such as 0.8"
+            told = f"vLLM stops at --{name} {shown(name, value)}: write a share of 1, such as 0.8"
             yield _found(given, rules.SERVE_CONFIG, told, name)
 
 
@@ -211,7 +211,7 @@ def _dtype(context: Context) -> Iterator[Finding]:
     refused = layer_dtype.refused(dtype, context.lmcache, context.vllm)
     if refused is not False:
         where = "" if refused else f" with vLLM {layer_dtype.PACKED} or newer"
-        told = f"--kv-cache-dtype: {layer_dtype.told(spelt(dtype))}{where}: leave it at auto"
+        told = f"--kv-cache-dtype: {layer_dtype.told(shown('', dtype))}{where}: leave it at auto"
         lower = None if refused else Level.NOTE
         yield _found(given, rules.KV_DTYPE, told, "kv-cache-dtype", lower=lower)
 

@@ -8,8 +8,9 @@ from typing import Any
 from . import rules
 from .coercion import Seen
 from .lint_context import Context
-from .rules import Finding, Fix, Level, spelt
+from .rules import Finding, Fix, Level
 from .schema import Unknown
+from .secrecy import shown
 
 MIB = 2**20
 GIB = 2**30
@@ -46,15 +47,16 @@ def sizes(context: Context) -> Iterator[Finding]:
         unit = UNITS.get(seen.name)
         if unit is None or not _is_number(seen.value):
             continue
+        number = shown(seen.name, seen.value)
         if unit == 1 and 0 < seen.value < _MOST:
-            told = f"{seen.name} is in bytes: {spelt(seen.value)} bytes hold no chunk"
+            told = f"{seen.name} is in bytes: {number} bytes hold no chunk"
             yield context.found(rules.BYTES, told, seen.name)
         elif unit > 1 and seen.value >= _MOST:
             yield _bytes(context, seen, unit)
         elif unit == MIB and 0 < seen.value < _FEW_MIB:
-            told = f"{seen.name} is in MiB, and {spelt(seen.value)} MiB hold no prompt of most "
+            told = f"{seen.name} is in MiB, and {number} MiB hold no prompt of most "
             told += "models: "
-            told += f"write {seen.value * (GIB // MIB)} for {spelt(seen.value)} GiB"
+            told += f"write {seen.value * (GIB // MIB)} for {number} GiB"
             yield context.found(rules.BYTES, told, seen.name, lower=Level.WARNING)
 
 
@@ -80,13 +82,14 @@ def blending(context: Context) -> Iterator[Finding]:
         plural = "s" * (len(layers) != 1)
         told = (
             f"blend_recompute_ratios has {len(ratios)} numbers for {len(layers)} check layer"
-            f"{plural}: LMCache takes the first ({spelt(ratios[0])}) alone"
+            f"{plural}: LMCache takes the first ({shown('', ratios[0])}) alone"
         )
         yield context.found(rules.APART, told, "blend_recompute_ratios")
     several = isinstance(layers, list) and len({one for one in layers if _is_number(one)}) > 1
     if several and not (isinstance(ratios, list) and ratios and ratios[0] == 1):
         told = (
-            f"blend_check_layers is {spelt(layers)}: {rules.SECOND} that the model has; write one"
+            f"blend_check_layers is {shown('', layers)}: {rules.SECOND} that the model has; "
+            "write one"
         )
         yield context.found(rules.TWO_LAYERS, told, "blend_check_layers")
     least, chunk = context.value("blend_min_tokens"), context.value("chunk_size")
@@ -130,9 +133,9 @@ def _refused(name: str, number: float) -> str:
         percent = 1 < number <= _PERCENT
         return told + (f"; {number:g} % are {number / _PERCENT:g}" if percent else "")
     if name.endswith(_PORTS):
-        return "" if 0 <= number <= _LAST_PORT else f"{name}: {spelt(number)} is no port"
+        return "" if 0 <= number <= _LAST_PORT else f"{name}: {shown(name, number)} is no port"
     least = 0 if name in UNITS else _LEAST.get(name)
     # Not less than would let a number through that is none.
     if least is None or number >= least:
         return ""
-    return f"{name} must be {least} or more, and is {spelt(number)}"
+    return f"{name} must be {least} or more, and is {shown(name, number)}"

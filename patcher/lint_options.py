@@ -12,6 +12,7 @@ from .key_history import nearest
 from .lint_context import Context, placed
 from .option_names import known, newest, strangers, strays
 from .rules import Finding, Level, one_line
+from .secrecy import shown
 from .transfer_fields import faults
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _ranks(given: Launch) -> Iterator[tuple[Finding, tuple[str, ...]]]:
         if text is None or (isinstance(text, str) and (_is_whole(text) or "$" in text)):
             continue
         dash = "-" if len(name) == 2 else "--"
-        what = f" {rules.spelt(text)}" if isinstance(text, str) else " without a value"
+        what = f" {shown(name, text)}" if isinstance(text, str) else " without a value"
         yield _finding(f"vLLM stops at {dash}{name}{what}: write a whole number"), (name,)
 
 
@@ -121,10 +122,10 @@ def _model(words: Sequence[str], vllm: Version | None) -> Iterator[Finding]:
             told = f"vLLM {vllm} stops at --model behind serve: write `vllm serve NAME`"
             yield _finding(told)
     elif named and found and vllm is not None:
-        told = f"vLLM {vllm} takes the model of --model, and stops at {rules.spelt(found[0])}"
+        told = f"vLLM {vllm} takes the model of --model, and stops at {shown('', found[0])}"
         yield _finding(f"{told} besides: name one model")
     if len(found) > 1:
-        told = f"vLLM stops at {rules.spelt(found[1])}, which is no option's value: a switch takes "
+        told = f"vLLM stops at {shown('', found[1])}, which is no option's value: a switch takes "
         yield _finding(f"{told}none, and there is one model")
     served = any(one.partition("=")[0].replace("_", "-") == "--served-model-name" for one in words)
     first = words[0] if words else ""

@@ -12,6 +12,7 @@ from packaging.version import Version
 from . import rules
 from .lint_context import DISK_SIZE, Context
 from .rules import Finding, Fix, Level, one_line
+from .secrecy import masked
 
 ONE_PLACE = Version("0.3.9.post1")
 """From here on all chunks of a layer come from where the first lies; before, from CPU memory."""
@@ -101,7 +102,9 @@ def _without_positions(
     if key in WITHOUT_POSITIONS:
         url = str(context.value(key)) if key == "remote_url" else ""
         sure = bool(url) and not url.startswith(_FOREIGN)
-        shown = f"remote_url {one_line(url)}" if url else f"{key} ({name})"
+        shown = (
+            f"remote_url {context.shown(key, url)}" if url else f"{key} ({one_line(masked(name))})"
+        )
         message = f"LMCache does not keep the positions of chunks at {shown}"
         message += ", and can't blend what comes from there" if sure else " by itself"
     else:
@@ -134,7 +137,8 @@ def _unloaded(
 
 
 def _or_look(context: Context, name: str) -> str:
-    return f", or look at one alone: {_LOCATIONS}: [{name}]" * (_LOCATIONS in context.schema.keys)
+    shown = one_line(masked(name))
+    return f", or look at one alone: {_LOCATIONS}: [{shown}]" * (_LOCATIONS in context.schema.keys)
 
 
 def _places(context: Context) -> Iterator[tuple[str, str]]:

@@ -12,9 +12,9 @@ from . import rules
 from .coercion import PREFIX, Seen
 from .lint_context import Context
 from .lint_numbers import UNITS
-from .rules import Finding, Fix, spelt
+from .rules import Finding, Fix
 from .schema import Key, Unknown
-from .secrecy import masked, shown
+from .secrecy import masked
 
 _TRUE = frozenset({"yes", "on", "y", "t", "enable", "enabled"})
 _FALSE = frozenset({"false", "0", "no", "off", "n", "f", "disable", "disabled", "none", "null", ""})
@@ -35,22 +35,23 @@ def turned(context: Context) -> Iterator[Finding]:
     for name, value in context.effective.changed.items():
         if context.is_set(name):
             written = context.effective.values[name].written
-            told = f"{name} becomes {shown(name, value)}, whatever is written"
-            told += f" ({shown(name, written)})"
+            told = f"{name} becomes {context.shown(name, value)}, whatever is written"
+            told += f" ({context.shown(name, written)})"
             said = next((one for one in context.effective.said if name in one), "")
-            yield context.found(rules.TURNED, told + (f": {said}" if said else ""), name)
+            told += f": {_quiet(context, said)}" if said else ""
+            yield context.found(rules.TURNED, told, name)
     if context.effective.stop:
-        told = f"LMCache {context.schema.version} stops with: {_quiet(context)}"
-        yield Finding(rules.STOPS, told)
+        said = _quiet(context, context.effective.stop)
+        yield Finding(rules.STOPS, f"LMCache {context.schema.version} stops with: {said}")
 
 
-def _quiet(context: Context) -> str:
-    """What LMCache stops with; it may quote a value."""
-    told = context.effective.stop
+def _quiet(context: Context, told: str) -> str:
+    """What LMCache says, which may quote a value."""
     for name, seen in context.effective.values.items():
         for one in (seen.written, seen.value):
-            if isinstance(one, str) and len(one) > 1:
-                told = told.replace(one, str(masked(one, name)))
+            for text in one if isinstance(one, list) else [one]:
+                if isinstance(text, str) and len(text) > 1:
+                    told = told.replace(text, str(masked(text, name)))
     return told
 
 
@@ -59,18 +60,17 @@ def _value(context: Context, seen: Seen, key: Key) -> Iterator[Finding]:
         if not key.optional:
             yield _empty(context, seen, key)
         return
-    known = context.schema.extra
-    written = shown(seen.name, seen.written, known)
-    value = shown(seen.name, seen.value, known)
+    written = context.shown(seen.name, seen.written)
+    value = context.shown(seen.name, seen.value)
     fix = _fix(seen, key)
-    right = f"; write {shown(seen.name, fix.value, known)}" if fix else ""
+    right = f"; write {context.shown(seen.name, fix.value)}" if fix else ""
     if seen.failure:
         what = {
             "none": "becomes null, not the default",
             "stop": "stops LMCache at its start",
-            "kept": f"is dropped, and {shown(seen.name, context.value(seen.name), known)} stays",
+            "kept": f"is dropped, and {context.shown(seen.name, context.value(seen.name))} stays",
         }[seen.failure]
-        told = f"{_shown(seen)}: {written} is no {_kind(key)} and {what}{right}"
+        told = f"{_given(seen)}: {written} is no {_kind(key)} and {what}{right}"
         yield context.found(rules.LOST, told, seen.name, fix=fix)
     elif (
         seen.name == "blend_special_str"
@@ -78,19 +78,19 @@ def _value(context: Context, seen: Seen, key: Key) -> Iterator[Finding]:
         and (isinstance(seen.value, str) and str(seen.written).strip() == seen.value)
     ):
         told = f"LMCache {context.schema.version} strips {written} to {value}"
-        quoted = f"""{PREFIX}{seen.name.upper()}="'{seen.written}'\""""
+        quoted = f"""{PREFIX}{seen.name.upper()}="'{masked(seen.written, seen.name)}'\""""
         yield context.found(rules.STRIPPED, f"{told}; write {quoted}", seen.name)
     elif seen.source == "environment" and _unquoted(seen.value) is not None:
-        told = f"LMCache {context.schema.version} keeps the quotes of {_shown(seen)}: it reads "
-        told += f"{value}; write {_shown(seen)}={written} without the inner quotes"
+        told = f"LMCache {context.schema.version} keeps the quotes of {_given(seen)}: it reads "
+        told += f"{value}; write {_given(seen)}={written} without the inner quotes"
         yield context.found(rules.CHANGED, told, seen.name)
     elif seen.source == "file" and not context.schema.reading.converts_file and _other(seen, key):
-        told = f"{_shown(seen)}: {written} is no {_kind(key)}, and LMCache {context.schema.version}"
+        told = f"{_given(seen)}: {written} is no {_kind(key)}, and LMCache {context.schema.version}"
         yield context.found(
             rules.IMPOSSIBLE, f"{told} takes it as it is{right}", seen.name, fix=fix
         )
     elif seen.name not in context.effective.changed and not _carried(seen, key):
-        told = f"LMCache {context.schema.version} reads {_shown(seen)}: {written} as "
+        told = f"LMCache {context.schema.version} reads {_given(seen)}: {written} as "
         yield context.found(rules.CHANGED, f"{told}{value}{right}", seen.name, fix=fix)
 
 
@@ -109,7 +109,7 @@ def _plain_type(key: Key) -> str:
     return key.type.removeprefix("Optional[").removesuffix("]")
 
 
-def _shown(seen: Seen) -> str:
+def _given(seen: Seen) -> str:
     return seen.given_as or seen.name
 
 
@@ -120,18 +120,19 @@ def _kind(key: Key) -> str:
 
 
 def _empty(context: Context, seen: Seen, key: Key) -> Finding:
-    entry = context.file.entries.get(_shown(seen))
-    told = f"{_shown(seen)} is empty, which LMCache reads as null and not as {spelt(key.default)}"
+    entry = context.file.entries.get(_given(seen))
+    default = context.shown(seen.name, key.default)
+    told = f"{_given(seen)} is empty, which LMCache reads as null and not as {default}"
     fix = None
     if entry is not None and entry.comment is not None:
         told = (
-            f"what stands behind {_shown(seen)} is a comment ({masked(entry.comment, seen.name)}): "
+            f"what stands behind {_given(seen)} is a comment ({masked(entry.comment, seen.name)}): "
             "the value is null"
         )
         meant = str(key.default)
         if isinstance(key.default, str) and _is_meant(entry.comment, meant.strip()):
-            fix = Fix("set", _shown(seen), value=meant, comment=meant.strip())
-            told += f"; write {spelt(meant)}"
+            fix = Fix("set", _given(seen), value=meant, comment=meant.strip())
+            told += f"; write {context.shown(seen.name, meant)}"
     return context.found(rules.EMPTY, told, seen.name, fix=fix)
 
 
@@ -159,7 +160,7 @@ def _fix(seen: Seen, key: Key) -> Fix | None:
             value = json.loads(plain.replace("'", '"'))
         except ValueError:
             return None
-    return None if value is None else Fix("set", _shown(seen), value=value)
+    return None if value is None else Fix("set", _given(seen), value=value)
 
 
 def _in_unit(number: float, prefix: str, unit: int, *, whole: bool) -> float | int | None:

@@ -6,6 +6,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from .secrecy import shown
+from .spelling import one_line as one_line
+from .spelling import printable as printable
+from .spelling import spelt as spelt
+
 
 class Level(str, Enum):
     """How bad a finding is; errors alone make the answer no."""
@@ -48,7 +53,7 @@ class Fix:
             return f"rename {self.key} to {self.name}"
         if self.kind == "remove":
             return f"remove {self.key}"
-        return f"write {self.key}: {spelt(self.value)}"
+        return f"write {self.key}: {shown(self.key, self.value)}"
 
 
 @dataclass(frozen=True)
@@ -83,32 +88,6 @@ class Finding:
     def level(self) -> Level:
         """How bad it is."""
         return self.lower or self.rule.level
-
-
-def spelt(value: Any) -> str:
-    """A value as YAML has it, on one line and shortened."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if value is None:
-        return "null"
-    if isinstance(value, str):
-        return one_line(value if value.isidentifier() else f'"{value}"')
-    try:
-        return one_line(str(value))
-    except ValueError:
-        # Python writes out no number of more than 4300 digits.
-        return "a number of too many digits"
-
-
-def one_line(text: str) -> str:
-    """A text as it may be printed: shortened, and what is no printable character escaped."""
-    shown = printable(text)
-    return shown if len(shown) <= 80 else f"{shown[:77]}..."
-
-
-def printable(text: str) -> str:
-    """A text with what is no printable character escaped."""
-    return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
 def _rule(number: str, name: str, level: Level, why: str) -> Rule:

@@ -7,24 +7,26 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from .rules import spelt
 from .schema import EXTRA
+from .spelling import spelt
 
 HIDDEN = "***"
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^\s'\"]*@")
 """The login in a URL, up to the last @: a password may hold one, or a slash, unescaped."""
 _WHOLE = re.compile(r"\s*(?:[A-Za-z][A-Za-z0-9+.-]*://)?(?=.*@)", re.DOTALL)
+_LOGIN = re.compile(r"\s*[^\s/@:]*:.*@", re.DOTALL)
+"""A name and a password in front of an @, with no scheme before them."""
 _PLACES = re.compile(r"(?:^|_)(?:ur[il]s?|hosts?|endpoints?|address(?:es)?|servers?|nodes?)$")
-_QUERY = re.compile(r"(?<=[?&;])([^?&;=\s'\"]+)=([^?&;\s'\"]*)")
+_QUERY = re.compile(r"(?<=[?&;#])([^?&;=\s'\"]+)=([^?&;\s'\"]*)")
 _WORDS = frozenset(
     {"pass", "passwd", "password", "passwords", "passphrase", "passcode", "pwd", "pw", "pem"}
     | {"secret", "secrets", "credential", "credentials", "cred", "creds", "token", "jwt", "sas"}
     | {"auth", "authorization", "authentication", "login", "user", "username", "bearer", "cookie"}
-    | {"dsn", "signature"}
+    | {"dsn", "signature", "sig", "hmac"}
 )
 _INSIDE = re.compile(
-    r"passw|secret|credential|apikey|accesskey|privatekey|accountkey|keyid|authtoken"
+    r"passw|secret|credential|apikey|accesskey|privatekey|accountkey|keyid|accessid|authtoken"
 )
 _NUMBERS = re.compile(r"pass|pwd|secret|pin$|credential")
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -65,7 +67,7 @@ def masked(value: Any, name: str = "", known: Collection[str] = ()) -> Any:
         return [masked(one, name, known) for one in value]
     if not isinstance(value, str):
         return value
-    whole = "://" in value[:32] or _PLACES.search(name.lower())
+    whole = "://" in value or _PLACES.search(name.lower()) or _LOGIN.match(value)
     if whole and (found := _WHOLE.match(value)):
         value = f"{found[0]}{HIDDEN}@{value.rpartition('@')[2]}"
     return without_logins(value)

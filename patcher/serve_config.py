@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from packaging.version import Version
 
-from .rules import one_line, spelt
+from .rules import one_line
 from .script_path import computed
+from .secrecy import shown
 from .vllm_options import full_name
 from .yaml_source import YamlFile
 
@@ -112,7 +113,7 @@ def named(args: Sequence[str]) -> ServeConfig | str | None:
         path = args[at + 1]
         suffix = path.rpartition(".")[2]
         if suffix not in _SUFFIXES and not computed(path):
-            told = f"vLLM stops at {_FLAG} {spelt(path)}: the name has to end in .yaml or .yml"
+            told = f"vLLM stops at {_FLAG} {shown('', path)}: the name has to end in .yaml or .yml"
             return _stops(told)
         return path
     joined = [word for word in args if word.startswith(f"{_FLAG}=")]

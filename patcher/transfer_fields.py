@@ -14,8 +14,8 @@ from packaging.version import Version
 
 from .connector_names import OLD_ENGINE, is_judged, is_known, span
 from .kv_connector import children
-from .rules import Level, one_line, spelt
-from .secrecy import masked, shown
+from .rules import Level, one_line
+from .secrecy import shown
 
 ROLES = ("kv_producer", "kv_consumer", "kv_both")
 FIELDS: Mapping[str, tuple[Version | None, Version | None]] = {
@@ -67,7 +67,7 @@ def faults(transfer: Mapping[str, Any], vllm: Version | None, within: str = "") 
     if name is None:
         return
     if not isinstance(name, str):
-        yield Fault(f"vLLM stops at kv_connector {spelt(masked(name))}{within}: it is a name")
+        yield Fault(f"vLLM stops at kv_connector {shown('', name)}{within}: it is a name")
         return
     if not transfer.get("kv_connector_module_path") and is_judged(name):
         yield from _name(name, vllm, within)
@@ -76,7 +76,7 @@ def faults(transfer: Mapping[str, Any], vllm: Version | None, within: str = "") 
     if role is None:
         yield Fault(f"vLLM stops: kv_role is missing{within}; {right}")
     elif role not in ROLES:
-        yield Fault(f"vLLM stops at kv_role {spelt(masked(role))}{within}; {right}")
+        yield Fault(f"vLLM stops at kv_role {shown('', role)}{within}; {right}")
     extra = transfer.get("kv_connector_extra_config", {})
     if not isinstance(extra, dict):
         name = "kv_connector_extra_config"
@@ -96,7 +96,7 @@ def faults(transfer: Mapping[str, Any], vllm: Version | None, within: str = "") 
 def _name(name: str, vllm: Version | None, within: str) -> Iterator[Fault]:
     """What is wrong with the name of a connector for which no module is named."""
     known = is_known(name, vllm)
-    told = f"kv_connector {spelt(name)}{within}"
+    told = f"kv_connector {shown('', name)}{within}"
     right = "write LMCacheConnectorV1, or name its module in kv_connector_module_path"
     if known is None:
         lower = Level.WARNING if name == OLD_ENGINE else Level.NOTE

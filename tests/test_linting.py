@@ -349,9 +349,7 @@ def test_a_script_is_followed_to_vllms_own_file(
 def test_a_finding_in_vllms_own_file_is_printed_and_logged_with_its_place(tmp_path: Path) -> None:
     config, serve = tmp_path / "lmcache.yaml", tmp_path / "serve.yaml"
     config.write_text("chunk_size: 256\n")
-    serve.write_text(
-        'port: 1\nkv-transfer-config: \'{"kv_role": "kv_both"}\'\n'
-    )
+    serve.write_text('port: 1\nkv-transfer-config: \'{"kv_role": "kv_both"}\'\n')
     arguments = (config, "--lmcache", "0.5.6", "--serve", f"vllm serve m --config {serve}")
     log = tmp_path / "log.sarif"
     code, out, _ = lint(*arguments, "--sarif", log)
