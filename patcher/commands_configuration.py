@@ -63,7 +63,11 @@ def profile(disk: Any, /, name: str, as_json: bool, **rest: Any) -> None:
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--lmcache", metavar="V", help="A release on the index, not the installed one.")
 @click.option("--vllm", metavar="V", help="Release of the vLLM beside it.")
-@click.option("--env-file", type=click.Path(path_type=Path), help="Variables, NAME=VALUE a line.")
+@click.option(
+    "--env-file",
+    type=click.Path(path_type=Path),
+    help="Variables, NAME=VALUE a line, as systemd reads them.",
+)
 @click.option(
     "--pid", type=click.IntRange(min=1), help="Take variables and command of that process."
 )

@@ -6,19 +6,33 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from .outcome import ExitCode, KvpatchError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_BLANKS = " \t"
+_EXPORT = re.compile(r"^[ \t]*export[ \t]", re.MULTILINE)
+_LINE = re.compile(r"(?:[ \t\r\n]|[#;](?:\\[\s\S]|[^\\\r\n])*)*(?P<name>[^=\r\n]*)(?P<value>=)?")
+"""A comment goes on in the next line behind a backslash."""
+_QUOTED = re.compile(r"""[ \t]*(?:'(?P<single>[^']*)'|"(?P<double>(?:\\[\s\S]|[^\\"])*)")""")
+_ESCAPED = re.compile(r"\\([\n\"\\`$])")
+_PLAIN = re.compile(r"(?:\\[\s\S]|[^\\\r\n])*\\?")
 _MOST_BYTES = 4 * 1024 * 1024
 
 
 def from_file(path: Path) -> Mapping[str, str]:
-    """Variables of a file of ``NAME=VALUE`` lines, read as a shell and systemd read them.
+    """Variables of a file of ``NAME=VALUE`` lines, as :func:`parsed` reads them.
 
-    Docker's ``--env-file`` keeps quotes as part of the value; this does not.
+    Raises:
+        KvpatchError: ``unreadable`` (exit 4), ``bad-environment`` (exit 2).
+    """
+    return parsed(text_of(path), path)
+
+
+def text_of(path: Path) -> str:
+    """The text of such a file.
 
     Raises:
         KvpatchError: ``unreadable`` (exit 4), ``bad-environment`` (exit 2).
@@ -44,29 +58,104 @@ def from_file(path: Path) -> Mapping[str, str]:
         ) from None
     if len(content) > _MOST_BYTES or b"\0" in content:
         raise _bad(path, 1, "it is no text of NAME=VALUE lines")
-    return parsed(content.decode("utf-8", "surrogateescape"), path)
+    return content.decode("utf-8", "surrogateescape")
 
 
 def parsed(text: str, path: Path) -> Mapping[str, str]:
-    """The same of its text.
+    """Variables of a text, as systemd reads an EnvironmentFile.
+
+    Where a line has a shell's ``export``, which systemd does not know, as a shell reads it.
 
     Raises:
         KvpatchError: ``bad-environment``, exit 2.
     """
+    text = text.removeprefix("\ufeff")
     found: dict[str, str] = {}
-    for number, line in enumerate(text.lstrip("\ufeff").splitlines(), 1):
-        plain = line.strip()
-        if not plain or plain.startswith(("#", ";")):
-            continue
-        exported = plain.removeprefix("export ").lstrip()
-        name, equals, value = exported.partition("=")
-        if not equals or not _NAME.fullmatch(name):
+    place = 0
+    if _EXPORT.search(text):
+        for number, one in _of_shell(text):
+            if one is None:
+                raise _bad(path, number, "it is not NAME=VALUE as a shell has it: look at quotes")
+            found |= one
+        return found
+    while line := _LINE.match(text, place):
+        number = text.count("\n", 0, line.start("name")) + 1
+        name = line["name"].rstrip(" \t")
+        if not name and line["value"] is None:
+            break
+        if line["value"] is None or not _NAME.fullmatch(name):
             raise _bad(path, number, "it is not NAME=VALUE")
-        try:
-            words = shlex.split(value, comments=False)
-        except ValueError as error:
-            raise _bad(path, number, str(error).lower()) from None
-        found[name] = " ".join(words)
+        found[name], place = _value(text, line.end(), path, number)
+    return found
+
+
+def _value(text: str, place: int, path: Path, number: int) -> tuple[str, int]:
+    """What stands behind the = there, and where that ends.
+
+    As ``parse_env_file_internal`` of systemd's ``basic/env-file.c`` has it: quotes count where they
+    begin a value, or stand behind one that was closed.
+    """
+    value = ""
+    while quoted := _QUOTED.match(text, place):
+        inner = quoted["single"]
+        if inner is None:
+            inner = _ESCAPED.sub(lambda one: "" if one[1] == "\n" else one[1], quoted["double"])
+        value += inner
+        place = quoted.end()
+    plain = _PLAIN.match(text, place)
+    rest = plain[0].lstrip(_BLANKS) if plain else ""
+    if rest[:1] in ("'", '"') and rest:
+        raise _bad(path, number, "a quotation is not closed")
+    # A blank counts that a backslash keeps.
+    kept = re.sub(r"(?<!\\)((?:\\\\)*)[ \t]+$", r"\1", rest)
+    value += re.sub(r"\\(?:\r?\n|(.)|$)", lambda one: one[1] or "", kept)
+    return value, plain.end() if plain else place
+
+
+def _of_shell(text: str) -> Iterator[tuple[int, Mapping[str, str] | None]]:
+    """What each line sets in a shell, with its number; None for one that is no assignment."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip().startswith("#"):
+            yield number, _of_shells_line(line)
+
+
+def _of_shells_line(line: str) -> Mapping[str, str] | None:
+    found: dict[str, str] = {}
+    try:
+        words = shlex.split(line, comments=False)
+    except ValueError:
+        return None
+    exports = words[:1] == ["export"]
+    for word in words[exports:]:
+        if word.startswith("#"):
+            break
+        name, equals, value = word.partition("=")
+        if not _NAME.fullmatch(name) or not (equals or exports):
+            return None
+        if equals:
+            found[name] = value
+    return found
+
+
+def others(text: str) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Who else may be given such a file, with what they make of it."""
+    if _EXPORT.search(text):
+        return
+    yield "docker's --env-file", _of_docker(text)
+    yield (
+        "a shell",
+        {name: value for _, one in _of_shell(text) for name, value in (one or {}).items()},
+    )
+
+
+def _of_docker(text: str) -> Mapping[str, str]:
+    """The variables that ``docker run --env-file`` makes of a text: it keeps quotes and blanks."""
+    found: dict[str, str] = {}
+    for line in text.removeprefix("\ufeff").split("\n"):
+        plain = line.removesuffix("\r").lstrip()
+        name, equals, value = plain.partition("=")
+        if equals and not plain.startswith("#"):
+            found[name] = value
     return found
 
 

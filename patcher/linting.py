@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,6 +107,8 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
             f"note: the command of process {asked.pid} starts no vLLM server, so no flags were "
             "checked; give them with --serve"
         )
+    if asked.env_file is not None and environ is not None:
+        notes += _otherwise(asked.env_file, environ, release)
     if not file.written and not release.schema.reading.converts_file:
         notes.append(
             f"note: of LMCache {release.lmcache} names of variables are checked, values are not"
@@ -169,6 +171,23 @@ def _surroundings(asked: Asked) -> tuple[Launch | None, Mapping[str, str] | None
 
                 launch = server_of(environment.command_of(asked.pid))
     return launch, environ
+
+
+def _otherwise(path: Path, environ: Mapping[str, str], release: Release) -> Iterator[str]:
+    """Who would read a file of variables otherwise, where LMCache then has another value."""
+    from . import environment
+
+    unquote = release.schema.reading.unquote or str
+    for reader, found in environment.others(environment.text_of(path)):
+        names = [
+            name
+            for name in sorted({*found, *environ})
+            if name.startswith((PREFIX, "PYTHONHASHSEED"))
+            and unquote(found.get(name, "")) != unquote(environ.get(name, ""))
+        ]
+        if names:
+            shown = ", ".join(names)
+            yield f"note: {path} is read as systemd reads it; {reader} would have another {shown}"
 
 
 def _says_something(launch: Launch | None) -> bool:

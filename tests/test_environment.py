@@ -10,15 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kvpatch.environment import command_of, from_file, from_process
+from kvpatch.environment import command_of, from_file, from_process, others, parsed
 from kvpatch.outcome import ExitCode, KvpatchError
 from waiting import soon
 
 
-def test_lines_are_read_as_a_shell_reads_them(tmp_path: Path) -> None:
+def test_a_file_with_export_is_read_as_a_shell_reads_it(tmp_path: Path) -> None:
     file = tmp_path / "env"
     file.write_text(
-        "# comment\n\nexport A=1\nB=\" # # \"\nC='x y'\nD=a=b\nE=\n; systemd's comment\nF=/a/b\r\n"
+        "# it's a comment\n\nexport A=1\nB=\" # # \"\nC='x y'\nD=a=b\nE=\nF=/a/b\r\n"
+        "export G=1 H='a'\"b\" # why\nexport A\n"
     )
     assert from_file(file) == {
         "A": "1",
@@ -27,7 +28,61 @@ def test_lines_are_read_as_a_shell_reads_them(tmp_path: Path) -> None:
         "D": "a=b",
         "E": "",
         "F": "/a/b",
+        "G": "1",
+        "H": "ab",
     }
+
+
+PLAIN = {
+    'A={"use_odirect": true}': '{"use_odirect": true}',
+    "A=a  b ": "a  b",
+    "A=it's": "it's",
+    'A="a b" c': "a bc",
+    "A='x'\"y\"z": "xyz",
+    "A=a\\\nb": "ab",
+    'A="a\\nb\\"c\\\\"': 'a\\nb"c\\',
+    "A='it''s'": "its",
+    "A = x": "x",
+    'A="two\nlines"': "two\nlines",
+    "A=a#b # c": "a#b # c",
+    'A=a"b c"': 'a"b c"',
+    "A=a\\ b\\  ": "a b ",
+    "; x\n# goes on \\\nB=1\n\tA=1": "1",
+    "A=1\r\n": "1",
+}
+GENERATOR = Path("/usr/lib/systemd/user-environment-generators/30-systemd-environment-d-generator")
+
+
+@pytest.mark.parametrize("text", PLAIN)
+def test_a_file_is_read_as_systemd_reads_it(text: str) -> None:
+    assert parsed(text, Path("env")) == {"A": PLAIN[text]}
+    assert parsed(f"B='it is'\n{text}\n\n", Path("env"))["A"] == PLAIN[text]
+    assert parsed(f"\ufeff{text}", Path("env")) == {"A": PLAIN[text]}
+    assert parsed("A=", Path("env")) == {"A": ""}
+    assert parsed("", Path("env")) == parsed("# x", Path("env")) == {}
+
+
+@pytest.mark.skipif(not GENERATOR.exists(), reason="no systemd here")
+@pytest.mark.parametrize("text", PLAIN)
+def test_systemd_itself_reads_it_so(text: str, tmp_path: Path) -> None:
+    (tmp_path / "environment.d").mkdir()
+    (tmp_path / "environment.d" / "a.conf").write_text(text)
+    environ = {"XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    done = subprocess.run([GENERATOR], env=environ, capture_output=True, text=True, check=True)
+    value = next(line[2:] for line in done.stdout.splitlines() if line.startswith("A="))
+    if value.startswith('"'):
+        value = value[1:-1].encode().decode("unicode_escape")
+    assert value == PLAIN[text]
+
+
+def test_docker_and_a_shell_make_other_variables_of_such_a_file() -> None:
+    text = """# it's one\nA='a b'\nB={"a": 1}\n C=a  b \nD=1\r\n"""
+    assert dict(others(text)) == {
+        "docker's --env-file": {"A": "'a b'", "B": '{"a": 1}', "C": "a  b ", "D": "1"},
+        # Of the line with two words the second is a command.
+        "a shell": {"A": "a b", "D": "1"},
+    }
+    assert dict(others(f"export X=1\n{text}")) == {}
 
 
 @pytest.mark.parametrize(
@@ -37,6 +92,9 @@ def test_lines_are_read_as_a_shell_reads_them(tmp_path: Path) -> None:
         (b"A='x\n", "quotation"),
         (b"A=\0", "no text"),
         (b"1A=2", "line 1"),
+        (b"A=1\n=2", "line 2"),
+        (b"export A=1\nB=a b", "line 2"),
+        (b"export A='1", "line 1"),
     ],
 )
 def test_a_line_that_is_no_variable_is_a_usage_error(

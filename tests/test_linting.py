@@ -420,3 +420,17 @@ def test_the_file_of_a_process_is_meant_from_where_that_runs(
     assert same.code == 0
     assert "LM060" in {one["rule"] for one in other.data["findings"]}
     assert gone[0] == 4
+
+
+def test_who_would_read_a_file_of_variables_otherwise_is_told(tmp_path: Path) -> None:
+    place = tmp_path / "vllm.env"
+    place.write_text('LMCACHE_EXTRA_CONFIG={"use_odirect": true}\nLMCACHE_CHUNK_SIZE=512\n')
+    code, _, err = lint("--env-file", place, "--lmcache", "0.5.6")
+    assert code == 0
+    assert "a shell would have another LMCACHE_EXTRA_CONFIG\n" in err
+    assert "docker" not in err
+    # LMCache takes outer quotes away, and docker leaves them to it; but not those within.
+    place.write_text("LMCACHE_CHUNK_SIZE='512'\nLMCACHE_LOCAL_DISK='/a'b\nOTHER='a'b\n")
+    _, _, err = lint("--env-file", place, "--lmcache", "0.5.6")
+    assert "docker's --env-file would have another LMCACHE_LOCAL_DISK\n" in err
+    assert "a shell" not in err
