@@ -40,11 +40,12 @@ def variables(schema: Schema, values: Mapping[str, Any]) -> Variables:
             # LMCache looks for the converter of every variable, and stops where there is none.
             left_out.append(name)
         else:
-            found[f"{PREFIX}{name.upper()}"] = _text(schema, value)
+            found[f"{PREFIX}{name.upper()}"] = text_of(schema, value)
     return Variables(found, tuple(left_out))
 
 
-def _text(schema: Schema, value: Any) -> str:
+def text_of(schema: Schema, value: Any) -> str:
+    """What a variable has to be for this value."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):

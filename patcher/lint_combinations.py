@@ -30,7 +30,7 @@ def blending(context: Context) -> Iterator[Finding]:
         yield context.found(rules.LAYERWISE, message, _either(context, "use_layerwise"), fix=fix)
     for name, value in (("blend_recompute_ratios", [_RATIO]), ("blend_check_layers", [1])):
         if name in context.schema.keys and not context.value(name):
-            message = f"blending needs {name} {told}, for example {value}"
+            message = f"blending needs {name} {told}, for example {context.form(name, value)}"
             fix = Fix("set", name, value=value)
             yield context.found(rules.CHOICE, message, _either(context, name), fix=fix)
     name = "save_unfull_chunk"

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 from .coercion import PREFIX, Effective
+from .env_format import text_of
 from .key_history import History
-from .rules import Finding, Fix, Level, Rule
+from .rules import Finding, Fix, Level, Rule, one_line
 from .schema import Schema
-from .secrecy import shown
+from .secrecy import masked, shown
 from .yaml_source import YamlFile
 
 if TYPE_CHECKING:
@@ -139,6 +140,14 @@ class Context:
     def shown(self, name: str, value: Any) -> str:
         """A key's value as a message may have it."""
         return shown(name, value, self.schema.extra)
+
+    def form(self, name: str, value: Any) -> str:
+        """How to write that value of a key where it is written, or would be."""
+        seen = self.effective.values.get(name)
+        source = seen.source if seen else "default"
+        if source == "environment" or (source == "default" and not self.file.written):
+            return one_line(masked(text_of(self.schema, value), name))
+        return self.shown(name, value)
 
     def value(self, name: str) -> Any:
         """A key's value as LMCache will have it."""

@@ -18,6 +18,7 @@ from .secrecy import masked
 
 _TRUE = frozenset({"yes", "on", "y", "t", "enable", "enabled"})
 _FALSE = frozenset({"false", "0", "no", "off", "n", "f", "disable", "disabled", "none", "null", ""})
+_NOTHING = ("", "none", "null")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt])(?:i?b)?\s*", re.IGNORECASE)
 
 _PREFIXES = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
@@ -63,10 +64,12 @@ def _value(context: Context, seen: Seen, key: Key) -> Iterator[Finding]:
     written = context.shown(seen.name, seen.written)
     value = context.shown(seen.name, seen.value)
     fix = _fix(seen, key)
-    right = f"; write {context.shown(seen.name, fix.value)}" if fix else ""
+    right = f"; write {context.form(seen.name, fix.value)}" if fix else ""
+    if _unset(seen, key):
+        return
     if seen.failure:
         what = {
-            "none": "becomes null, not the default",
+            "none": "becomes null" + ", not the default" * (key.default is not None),
             "stop": "stops LMCache at its start",
             "kept": f"is dropped, and {context.shown(seen.name, context.value(seen.name))} stays",
         }[seen.failure]
@@ -92,6 +95,13 @@ def _value(context: Context, seen: Seen, key: Key) -> Iterator[Finding]:
     elif seen.name not in context.effective.changed and not _carried(seen, key):
         told = f"LMCache {context.schema.version} reads {_given(seen)}: {written} as "
         yield context.found(rules.CHANGED, f"{told}{value}{right}", seen.name, fix=fix)
+
+
+def _unset(seen: Seen, key: Key) -> bool:
+    """Whether a text says that nothing is set, and LMCache takes it so."""
+    nothing = isinstance(seen.written, str) and seen.written.strip().lower() in _NOTHING
+    empty = key.default is None and not seen.value
+    return nothing and (empty or seen.value == key.default)
 
 
 def _other(seen: Seen, key: Key) -> bool:
@@ -156,10 +166,7 @@ def _fix(seen: Seen, key: Key) -> Fix | None:
             float(found[1]), found[2], UNITS[seen.name], whole=_plain_type(key) == "int"
         )
     elif "list" in key.type and plain.startswith("["):
-        try:
-            value = json.loads(plain.replace("'", '"'))
-        except ValueError:
-            return None
+        value = _parts(plain) or None
     return None if value is None else Fix("set", _given(seen), value=value)
 
 
@@ -184,7 +191,7 @@ def _carried(seen: Seen, key: Key) -> bool:
     if value == written or (isinstance(value, str) and _unquoted(written) == value):
         return True
     if isinstance(value, list):
-        parts = written if isinstance(written, list) else str(written).split(",")
+        parts = written if isinstance(written, list) else _parts(str(written))
         return [_plain(one) for one in value] == [_plain(one) for one in parts]
     if isinstance(value, dict):
         return isinstance(written, str)
@@ -196,6 +203,15 @@ def _carried(seen: Seen, key: Key) -> bool:
         return number == value or both_none
     # The path behind file:// is all that LMCache keeps of it.
     return _plain(str(written).replace("file://", "")) == _plain(value)
+
+
+def _parts(text: str) -> list[Any]:
+    """What a text means as a list: YAML's form of one, or what commas part."""
+    try:
+        found = json.loads(text.replace("'", '"')) if text.strip().startswith("[") else None
+    except (ValueError, RecursionError):
+        return []
+    return found if isinstance(found, list) else text.split(",")
 
 
 def _unquoted(value: object) -> str | None:

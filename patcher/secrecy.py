@@ -110,4 +110,4 @@ def _of_others(value: Any, name: str) -> Any:
         return HIDDEN if hidden else [_of_others(one, name) for one in value]
     if isinstance(value, bool | int | float) or value is None:
         return masked(value, name)
-    return HIDDEN
+    return HIDDEN if value else value

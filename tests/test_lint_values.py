@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from kvpatch import rules
-from kvpatch.rules import IMPOSSIBLE, Level
-from linted import BLEND, ids, only, run, value
+from kvpatch import key_history, rules
+from kvpatch.lint import Surroundings, lint
+from kvpatch.rules import IMPOSSIBLE, Finding, Level
+from kvpatch.yaml_source import YamlFile
+from linted import BLEND, NEWEST, ids, only, run, schema, value
 
 pytestmark = pytest.mark.releases
 
@@ -137,3 +139,55 @@ def test_a_size_with_its_unit_is_mended_in_the_unit_of_its_key(
 def test_a_number_that_is_none_is_told_once() -> None:
     (found,) = run("max_local_cpu_size: .nan\n").findings
     assert found.rule is rules.IMPOSSIBLE
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "right"),
+    [
+        ("BLEND_CHECK_LAYERS", "[1]", "1"),
+        ("BLEND_CHECK_LAYERS", "[1, 2]", "1,2"),
+        ("BLEND_RECOMPUTE_RATIOS", "[0.15]", "0.15"),
+        ("P2P_INIT_PORTS", "[1]", "1"),
+        ("RETRIEVE_LOCATIONS", '["LocalCPUBackend"]', "LocalCPUBackend"),
+        ("NIXL_BACKENDS", "['UCX', 'GDS']", "UCX,GDS"),
+    ],
+)
+def test_a_list_in_a_variable_is_told_in_the_form_that_works(
+    variable: str, text: str, right: str
+) -> None:
+    name = f"LMCACHE_{variable}"
+    wrong = alone({name: text})
+    assert {one.level for one in wrong} == {Level.ERROR}
+    assert wrong[0].message.endswith(f"; write {right}")
+    assert alone({name: right}) == []
+
+
+def alone(environ: dict[str, str]) -> list[Finding]:
+    """What is said of the values of variables with no file."""
+    file = YamlFile("env", "", written=False)
+    linted = lint(file, schema(NEWEST), key_history.load(), Surroundings(environ))
+    named = (rules.LOST, rules.CHANGED, rules.EMPTY, rules.CHOICE)
+    return [one for one in linted.findings if one.rule in named]
+
+
+def test_what_a_variable_lacks_is_told_in_the_form_that_works() -> None:
+    told = [
+        one.message.rpartition(" ")[2]
+        for one in alone({"LMCACHE_ENABLE_BLENDING": "true", "LMCACHE_USE_LAYERWISE": "true"})
+    ]
+    assert sorted(told) == ["0.15", "1"]
+
+
+@pytest.mark.parametrize("text", ["", "None", "null", " "])
+@pytest.mark.parametrize("key", ["PRIORITY_LIMIT", "EXTRA_CONFIG"])
+def test_a_variable_that_says_nothing_is_as_good_as_none(key: str, text: str) -> None:
+    assert alone({f"LMCACHE_{key}": text}) == []
+    for one in ("LOCAL_DISK", "REMOTE_URL", "BLEND_CHECK_LAYERS"):
+        assert alone({f"LMCACHE_{one}": ""}) == []
+
+
+def test_null_is_called_another_value_where_the_default_is_one() -> None:
+    (lost,) = alone({"LMCACHE_CHUNK_SIZE": ""})
+    assert "null, not the default" in lost.message
+    (lost,) = alone({"LMCACHE_PRIORITY_LIMIT": "abc"})
+    assert lost.message.endswith("becomes null")
