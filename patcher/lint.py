@@ -18,6 +18,7 @@ from . import (
     lint_names,
     lint_numbers,
     lint_parallel,
+    lint_remote,
     lint_tiers,
     lint_values,
     rules,
@@ -59,6 +60,7 @@ _CONFIGURATION: _Checks = (
     lint_tiers.tiers,
     lint_tiers.loading,
     lint_lookup.lookup,
+    lint_remote.url,
     lint_hashing.hashing,
 )
 _COMMAND: _Checks = (lint_launch.launch, _options)

@@ -53,10 +53,22 @@ def tiers(context: Context) -> Iterator[Finding]:
         state = f"{DISK_SIZE} is {'0' if given else '0 where it is not written'}"
         message = f"{state}, and LMCache then keeps nothing on local_disk: give it in GiB"
         yield context.found(rules.NO_DISK, message, DISK_SIZE if given else "local_disk")
+    yield from _unfolded(context)
     names = (*BACKENDS, "remote_storage_plugins", *_ELSEWHERE)
     if not any(context.value(name) for name in names):
         message = "local_cpu is off and there is no other tier"
         yield context.found(rules.NO_TIER, message, "local_cpu")
+
+
+def _unfolded(context: Context) -> Iterator[Finding]:
+    """Folders that a shell would unfold, which LMCache does not."""
+    for key in ("local_disk", "weka_path"):
+        for folder in str(context.value(key) or "").split(","):
+            first = folder.strip().partition("/")[0]
+            if first.startswith(("~", "$")):
+                message = f"LMCache makes a folder that is called {first} of {key} "
+                message += f"{context.shown(key, folder.strip())}: write an absolute path"
+                yield context.found(rules.GDS_PATH, message, key)
 
 
 def loading(context: Context) -> Iterator[Finding]:

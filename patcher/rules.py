@@ -286,6 +286,13 @@ LOOKUP = _rule(
     "Blending looks prompts up by their segments: LMCache stops, the engine dies at a blend, or "
     "nothing that is kept is found.",
 )
+REMOTE_URL = _rule(
+    "049",
+    "remote-url",
+    Level.ERROR,
+    "LMCache logs that it found no adapter, goes on without a connection, and no request ever hits "
+    "what should be there.",
+)
 PREFIX = _rule(
     "050",
     "prefix-caching",

@@ -144,7 +144,10 @@ def parse_yaml(text: str, path: str = "-", reader: str = "LMCache") -> YamlFile:
         if node is None or node.tag == "tag:yaml.org,2002:null":
             return YamlFile(path, text, empty=True)
         if _size(node) > MOST_VALUES:
-            return _refused(path, text, Problem("syntax", "its anchors unfold without end"))
+            told = f"it has more than {MOST_VALUES} values: no configuration of {reader}'s"
+            if _size(node, once=True) <= MOST_VALUES:
+                told = "its anchors unfold without end"
+            return _refused(path, text, Problem("syntax", told))
         if not isinstance(node, yaml.MappingNode):
             kind = "a list" if isinstance(node, yaml.SequenceNode) else "a single value"
             told = f"its top level is {kind}; {reader} stops at anything but keys with values"
@@ -215,13 +218,16 @@ def _syntax(error: yaml.MarkedYAMLError, text: str, reader: str) -> Problem:
     return Problem("syntax", told, line, column)
 
 
-def _size(node: yaml.Node) -> int:
-    """How many values a node unfolds to, anchors counted each time; stops above the most."""
+def _size(node: yaml.Node, *, once: bool = False) -> int:
+    """How many values a node unfolds to, anchors counted each time; stops above the most.
+
+    With ``once`` as many as are written.
+    """
     sizes: dict[int, int] = {}
 
     def size(one: yaml.Node) -> int:
         if id(one) in sizes:
-            return sizes[id(one)]
+            return 0 if once else sizes[id(one)]
         # An anchor inside itself is without end.
         sizes[id(one)] = MOST_VALUES + 1
         inner: list[yaml.Node] = []

@@ -180,3 +180,25 @@ def test_nothing_stored_anywhere_is_a_warning() -> None:
 
 def test_the_places_without_positions_are_keys() -> None:
     assert set(WITHOUT_POSITIONS) <= set(schema("0.5.6").keys)
+
+
+@pytest.mark.parametrize(
+    ("release", "line", "folder"),
+    [
+        ("0.3.7", "local_disk: file://~/x", "~"),
+        ("0.5.6", "local_disk: file://~/x", "~"),
+        ("0.5.6", "local_disk: ~root/x", "~root"),
+        ("0.5.6", "local_disk: '/mnt/a, $HOME/x'", "$HOME"),
+        ("0.3.7", "weka_path: ${HOME}", "${HOME}"),
+    ],
+)
+def test_a_folder_is_not_unfolded_as_a_shell_does(release: str, line: str, folder: str) -> None:
+    found = only(run(f"{line}\nmax_local_disk_size: 1\n", release), rules.GDS_PATH)
+    assert f"called {folder} of " in found.message
+    assert found.level is Level.ERROR
+
+
+@pytest.mark.parametrize("path", ["file:///a/~b", "/a", "a/b", "file://a"])
+def test_a_path_with_nothing_to_unfold_is_taken(path: str) -> None:
+    linted = run(f"local_disk: {path}\nmax_local_disk_size: 1\n")
+    assert "gds-path" not in ids(linted)

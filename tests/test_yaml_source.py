@@ -32,6 +32,10 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         ("a: " + "[" * 3000 + "\n", "not YAML", 1),
         (BOMB, "unfold without end", 1),
         ("a: &a [*a]\n", "unfold without end", 1),
+        pytest.param(
+            "".join(f"k{i}: 1\n" for i in range(15_000)), "than 20000 values", 1, id="keys"
+        ),
+        pytest.param("a: [" + "0," * 25_000 + "]\n", "than 20000 values", 1, id="list"),
         ("? [1, 2]\n: 3\n? {a: 1}\n: 4\n", "not YAML", 1),
     ],
 )
