@@ -29,6 +29,7 @@ CODE = (
     "smoke_layout.py",
     "smoke_model.py",
     "smoke_originals.py",
+    "smoke_paged.py",
     "smoke_platform.py",
     "smoke_prompts.py",
     "smoke_sdpa.py",

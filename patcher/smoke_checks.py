@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .smoke_measure import Answer, Measured, Start, Verdict, failure
-from .smoke_reuse import moved, reused
+from .smoke_reuse import emptied, moved, reused, written
 
 SCALED_KEYS = 1e-2
 # What blending costs is for whoever pays it to judge.
@@ -61,6 +61,8 @@ MEANS = {
     "hit": "chunks in another order were not found: check separator, chunks and hash seed",
     "layers": "the cache hit but the blender didn't run for every layer: keys stay rotated for "
     "other positions and answers are silently wrong",
+    "written": "what the blender ended with isn't what vLLM's attention reads, so answers are "
+    "silently wrong",
     "oracle": "with every token recomputed the answer must be that without cache; it isn't, so "
     "keys or positions are wrong",
     "separators": "LMCache leaves zeros for separators in the layers before the check layer, and "
@@ -198,7 +200,10 @@ def wrong_keys(measured: Measured) -> str:
 
 def separators(measured: Measured) -> Verdict:
     """At ratio 1, separators as LMCache leaves them: the answers without cache all the same."""
-    return _within(measured, measured.blended("reordered-", ratio=1.0, fill=False))
+    found = measured.blended("reordered-", ratio=1.0, fill=False)
+    ok, most, limit, seen = _within(measured, found)
+    empty = emptied(measured)
+    return ok and not empty, most, limit, f"{seen}; {empty}" if empty else seen
 
 
 def gap(measured: Measured) -> Verdict:
@@ -295,6 +300,7 @@ _CHAIN = (
     ("stored", ("answers",), stored),
     ("hit", ("stored",), hit),
     ("layers", ("hit",), layers),
+    ("written", ("layers",), written),
     ("oracle", ("layers",), oracle),
     ("separators", ("oracle",), separators),
     ("reused", ("layers",), reused),

@@ -134,6 +134,7 @@ def work(run: Run) -> None:
     import smoke_chunks
     import smoke_harness
     import smoke_imports
+    import smoke_paged
     import smoke_platform
     import smoke_prompts
     import smoke_witness
@@ -162,7 +163,8 @@ def work(run: Run) -> None:
         run.harness = smoke_harness.Harness(gds=order["gds"])
         run.harness.install()
     chunks = smoke_chunks.Chunks()
-    run.witness = smoke_witness.Witness(order["fault"], smoke_imports.after_import, chunks)
+    paged = smoke_paged.Paged(run.harness.layout if run.harness else None)
+    run.witness = smoke_witness.Witness(order["fault"], smoke_imports.after_import, chunks, paged)
     run.witness.events = run.result["events"] = Events(run.save)
     start(run, order["engine"])
     run.result["engine"] = facts(run.engine)
@@ -198,6 +200,9 @@ def start(run: Run, wanted: dict[str, Any], stage: str = "start") -> None:
     run.stage(stage)
     known = {field.name for field in fields(EngineArgs)}
     given = {name: value for name, value in wanted.items() if name in known}
+    if "kv_cache_memory_bytes" not in given:
+        # Then vLLM makes its cache of that share.
+        given.pop("gpu_memory_utilization", None)
     run.result["unknown_arguments"] = sorted(set(wanted) - set(given))
     if "kv_transfer_config" in given:
         given["kv_transfer_config"] = KVTransferConfig(**given["kv_transfer_config"])
@@ -248,6 +253,7 @@ def serve(run: Run, tokens: list[int], step: dict[str, Any]) -> None:
     witness.at_request(step["prompt"])
     witness.storing = step.get("store", False)
     witness.fill_separators = step.get("fill", False)
+    witness.comparing = step.get("compare", False)
     if step.get("ratio") is not None:
         witness.set_ratio(step["ratio"])
     jitter = Jitter(run.engine, step["jitter"]) if step.get("jitter") else None
@@ -257,6 +263,7 @@ def serve(run: Run, tokens: list[int], step: dict[str, Any]) -> None:
     seconds = time.monotonic() - begin
     if jitter is not None:
         jitter.remove()
+    witness.end()
     first = output.outputs[0].logprobs[0]
     values = torch.tensor([first[token].logprob for token in sorted(first)])
     entry = {

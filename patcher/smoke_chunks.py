@@ -105,6 +105,46 @@ class Chunks:
         return found
 
 
+    def places_of(self, held: tuple[Any, Any]) -> Any:
+        """Places in the request of the rows that are held, int64, ``[tokens]``."""
+        import torch
+
+        first = self.places[0][0]
+        return torch.arange(first, first + held[0].shape[0])
+
+    def written(
+        self, layer: int, held: tuple[Any, Any], picked: Any, there: tuple[Any, Any]
+    ) -> dict[str, Any]:
+        """What stands in vLLM's cache, against what the blender ended with.
+
+        Args:
+            layer, held, picked: as for :meth:`compare`.
+            there: keys and values of the same tokens in vLLM's cache, in the same shape.
+
+        Returns:
+            The largest difference of a row in its norms, of tokens that are ``reused``, that were
+            computed ``anew``, and of ``separators`` that were not; how many of the last are zeros
+            in vLLM's cache (``empty``), of how many separators (``marks``).
+        """
+        import torch
+
+        mark = torch.ones(held[0].shape[0], dtype=torch.bool)
+        for start, end in self.places:
+            mark[start - self.places[0][0] : end - self.places[0][0]] = False
+        anew = torch.zeros_like(mark)
+        if picked is not None:
+            anew[picked.to("cpu")] = True
+        kinds = {"reused": ~mark & ~anew, "anew": anew, "separators": mark & ~anew}
+        found: dict[str, Any] = {"layer": layer, "marks": int(mark.sum())}
+        pairs = [(one.cpu(), other.cpu()) for one, other in zip(there, held)]  # noqa: B905
+        for kind, rows in kinds.items():
+            off = [apart(one[rows], other[rows]) for one, other in pairs if rows.any()]
+            found[kind] = max(off, default=0.0)
+        empty = mark & (pairs[0][0] == 0).all(dim=-1) & (pairs[1][0] == 0).all(dim=-1)
+        found["empty"] = int(empty.sum())
+        return found
+
+
 def turned(keys: Any, old: Any, new: Any, rope: Any) -> Any:
     """Keys of the old positions, as they would be at the new ones.
 

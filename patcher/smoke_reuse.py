@@ -10,6 +10,11 @@ from .smoke_measure import Answer, Measured, Verdict, distance
 # moved is off by 1.4.
 LIMITS = {"float32": 1e-3}
 LIMIT = 3e-2
+PARTS = {
+    "reused": "tokens that are reused",
+    "anew": "tokens that are computed anew",
+    "separators": "separators",
+}
 
 
 def reused(measured: Measured) -> Verdict:
@@ -75,8 +80,8 @@ def _from_whole(measured: Measured, answer: Answer) -> float:
 def moved(measured: Measured) -> Verdict:
     """In every layer: what isn't computed anew is what was stored, turned to its new place."""
     engine = measured.blend.result.get("engine", {})
-    limit = LIMITS.get(str(engine.get("dtype")), LIMIT)
-    answers = [a for a in measured.blended("reordered-") if a.get("fill")]
+    limit = _limit(measured)
+    answers = measured.blended("reordered-", fill=True, compare=True)
     problem = next((a.get("not_compared") for a in answers if a.get("not_compared")), "")
     if problem:
         return None, None, limit, f"not checked: {problem}"
@@ -104,6 +109,50 @@ def moved(measured: Measured) -> Verdict:
     count = max(one["moved"] for one in found)
     seen = f"in {len(layers)} of {len(layers)} layers: up to {count} tokens moved and reused"
     return True, worst, limit, f"{seen}, off by {worst:.2g} of their norm, allowed {limit:.2g}"
+
+
+def written(measured: Measured) -> Verdict:
+    """In every layer: what the blender ended with is what stands in vLLM's cache."""
+    limit = _limit(measured)
+    answers = measured.blended("reordered-", compare=True)
+    problem = next((a.get("not_read") for a in answers if a.get("not_read")), "")
+    if problem:
+        return None, None, limit, f"not checked: {problem}"
+    found = [entry for answer in answers for entry in answer.get("written") or ()]
+    if not found:
+        return None, None, limit, "not checked: no layer was seen"
+    worst = {part: max(one[part] for one in found) for part in PARTS}
+    wrong = [part for part in PARTS if not worst[part] <= limit]
+    if not wrong:
+        seen = f"in {len({one['layer'] for one in found})} layers, read back from vLLM's cache"
+        return True, max(worst.values()), limit, f"{seen}: what the blender ended with"
+    off = [one for one in found if any(not one[part] <= limit for part in wrong)]
+    at, most = _named(sorted({one["layer"] for one in off})), max(worst[part] for part in wrong)
+    told = " and ".join(PARTS[part] for part in wrong)
+    seen = f"of {told} in {at}, vLLM's cache holds something else than the blender ended with"
+    return False, most, limit, f"{seen}: off by {most:.2g} of their norm"
+
+
+def emptied(measured: Measured) -> str:
+    """Where separators that nothing filled in are zeros in vLLM's cache; empty where nowhere."""
+    answers = measured.blended("reordered-", fill=False, compare=True)
+    found = [
+        (entry["empty"], entry["marks"], entry["layer"])
+        for answer in answers
+        for entry in answer.get("written") or ()
+        # From there on, they stay as they were loaded unless they are picked.
+        if entry["empty"] and entry["layer"] < (answer.get("check") or 0)
+    ]
+    if not found:
+        return ""
+    count, marks, _ = max(found)
+    at = _named(sorted({layer for _, _, layer in found}))
+    return f"at {measured.ratio:g}: {count} of {marks} tokens of separators are zeros in {at}"
+
+
+def _limit(measured: Measured) -> float:
+    engine = measured.blend.result.get("engine", {})
+    return LIMITS.get(str(engine.get("dtype")), LIMIT)
 
 
 def _how(off: Iterable[Mapping[str, float]], limit: float) -> str:

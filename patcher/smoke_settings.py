@@ -175,11 +175,13 @@ def blend_steps(ratio: float, ratios: Sequence[float]) -> list[dict[str, Any]]:
     steps += [{"prompt": name, "fill": True, "ratio": 1.0} for name in ("permutation", "new-chunk")]
     # As it is, and with separators filled in: what blending costs, and what LMCache's zeros do.
     steps += [
-        {"prompt": name, "sweep": True, "ratio": share, "fill": fill}
+        {"prompt": name, "sweep": True, "ratio": share, "fill": fill, "compare": fill}
         for fill in (False, True)
         for share in sorted({*ratios, ratio, 1.0})
         for name in REORDERED
     ]
+    # Once more, where no time is taken: what becomes of separators that nothing fills in.
+    steps.append({"prompt": REORDERED[0], "ratio": ratio, "fill": False, "compare": True})
     return [*steps, {"prompt": "one-token"}]
 
 

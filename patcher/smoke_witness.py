@@ -35,14 +35,18 @@ class Witness:
         fault: str,
         after_import: Callable[[str, Callable[[Any], None]], None],
         chunks: Any,
+        paged: Any,
     ) -> None:
         self.fault = fault
+        self.paged = paged
         self.events: list[str] = []
         self.now: dict[str, Any] = {}
         self.blender: Any = None
         self.cache: Any = None
         self.chunks = chunks
         self.fill_separators = False
+        self.comparing = False
+        self.held: list[tuple[int, tuple[Any, Any], Any]] = []
         self.storing = True
         after_import("lmcache.v1.compute.models.utils", self._on_tracker)
         after_import("lmcache.v1.compute.blend.utils", self._on_builder)
@@ -54,6 +58,17 @@ class Witness:
         """A request starts."""
         self.now = {"layers": [], "retrieved": 0, "asked": 0, "rows": [], "key_error": None}
         self.now |= {"check": None, "reused": [], "not_compared": ""}
+        self.now |= {"written": [], "not_read": ""}
+        self.held, self.paged.blocks = [], None
+
+    def end(self) -> None:
+        """It is answered: what the blender ended with, against vLLM's cache and what was stored.
+
+        Not while it runs, where waiting for a GPU's streams would cure what lacks that.
+        """
+        for layer, held, picked in self.held:
+            self._compare(layer, held, picked)
+        self.held = []
 
     # -- who came when
 
@@ -107,15 +122,11 @@ class Witness:
             result = process(q, k, v, residual, layer_id, *rest)
             self.now["layers"].append(layer_id)
             self.now["rows"].append(int(result[0].shape[0]))
-            try:
-                if not picked and blender.metadata.imp_indices is None:
-                    self._before_check(layer_id, result[1], result[2])
-                # Not where the time is taken.
-                if self.fill_separators:
-                    self._compare(layer_id)
-            except Exception as error:
-                # What can't be compared must not end the engine that is watched.
-                self.now["not_compared"] = f"{type(error).__name__}: {error}"[:300]
+            if not picked and blender.metadata.imp_indices is None:
+                self._before_check(layer_id, result[1], result[2])
+            # Not where the time is taken.
+            if self.comparing:
+                self._hold(layer_id, result)
             return result
 
         blender.process_qkv = process_qkv
@@ -160,12 +171,35 @@ class Witness:
             old_key[gaps] = key[gaps]
             old_value[gaps] = value[gaps]
 
-    def _compare(self, layer_id: int) -> None:
-        """In a layer that was just blended: what it computes with against what was stored."""
-        attention = self.blender.layerwise_model.vllm_model.model.layers[layer_id].self_attn
-        held = self.blender.gpu_connector.get_kv(layer_id)
+    def _hold(self, layer_id: int, result: Any) -> None:
+        """Copy what a layer that was just blended is to leave in vLLM's cache."""
         picked = self.blender.metadata.imp_indices
-        self.now["reused"].append(self.chunks.compare(layer_id, held, picked, attention.rotary_emb))
+        # Before the check layer, all is computed and what was loaded is kept.
+        held = self.blender.gpu_connector.get_kv(layer_id) if picked is None else result[1:3]
+        self.held.append((layer_id, (held[0].clone(), held[1].clone()), picked))
+        try:
+            self.paged.find(self._attention(layer_id).attn)
+        except Exception as error:
+            self.now["not_read"] = told(error)
+
+    def _attention(self, layer_id: int) -> Any:
+        return self.blender.layerwise_model.vllm_model.model.layers[layer_id].self_attn
+
+    def _compare(self, layer_id: int, held: tuple[Any, Any], picked: Any) -> None:
+        attention = self._attention(layer_id)
+        # What can't be compared must not end the engine that is watched.
+        try:
+            found = self.chunks.compare(layer_id, held, picked, attention.rotary_emb)
+            self.now["reused"].append(found)
+        except Exception as error:
+            self.now["not_compared"] = told(error)
+        if self.now["not_read"]:
+            return
+        try:
+            there = self.paged.read(attention.attn, self.chunks.places_of(held))
+            self.now["written"].append(self.chunks.written(layer_id, held, picked, there))
+        except Exception as error:
+            self.now["not_read"] = told(error)
 
     def watch_cache(self, cache: Any) -> None:
         """Watch a cache engine, with a blender or without."""
@@ -241,6 +275,11 @@ class Witness:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.fault == "memory":
             raise MemoryError("planted")
+
+
+def told(error: Exception) -> str:
+    """An error, in a line of the report."""
+    return f"{type(error).__name__}: {error}"[:300]
 
 
 def cache_engine() -> Any:
