@@ -200,6 +200,7 @@ def _measure(
         graphs=takes_graphs(pair.vllm),
         settings=settings,
         connector=connector,
+        room=wanted.TINY if tiny else wanted.room(settings, read_model(Path(choice.model))),
         fault=choice.fault,
         originals=pair.originals,
     )

@@ -184,7 +184,9 @@ def oracle(measured: Measured) -> Verdict:
 
 
 def wrong_keys(measured: Measured) -> str:
-    """What the re-rotated keys of the first layer say about the reason."""
+    """What vLLM's cache and the re-rotated keys of the first layer say about the reason."""
+    if written(measured)[0] is False:
+        return "vLLM's cache doesn't hold what the blender ended with"
     worst = max(float(a.get("key_error") or 0.0) for a in measured.blended("reordered-"))
     if worst < SCALED_KEYS:
         return "the re-rotated keys are right, so the fault is elsewhere"

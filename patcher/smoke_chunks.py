@@ -104,7 +104,6 @@ class Chunks:
                 found["still"] = max(found["still"], apart(held[0][here], keys))
         return found
 
-
     def places_of(self, held: tuple[Any, Any]) -> Any:
         """Places in the request of the rows that are held, int64, ``[tokens]``."""
         import torch

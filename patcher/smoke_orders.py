@@ -17,9 +17,9 @@ from .smoke_bench import Engine
 class Orders:
     """What is the same for every engine of one smoke, and the folder for what they are given.
 
-    ``spec`` is of the tiny model to make, None where ``model`` is the user's own. ``graphs``: with
-    a connector this release takes CUDA graphs. ``originals`` are the files that kvpatch changed,
-    as they were.
+    ``spec`` is of the tiny model to make, None where ``model`` is the user's own; ``room`` is what
+    it is given. ``graphs``: with a connector this release takes CUDA graphs. ``originals`` are the
+    files that kvpatch changed, as they were.
     """
 
     folder: Path
@@ -29,6 +29,7 @@ class Orders:
     graphs: bool
     settings: wanted.Settings
     connector: Mapping[str, Any]
+    room: wanted.Room = wanted.TINY
     fault: str = ""
     originals: Mapping[str, bytes] = field(default_factory=dict)
 
@@ -74,8 +75,8 @@ class Orders:
         return {
             "engine": wanted.engine(
                 self.model,
-                tiny=self.spec is not None,
-                cpu=self.cpu,
+                room=self.room,
+                dtype=wanted.TINY_DTYPE if self.cpu and self.spec else wanted.OWN_DTYPE,
                 # Without cache, rounding is put in by hooks, which no graph runs.
                 eager=self.cpu or not connected or not self.graphs,
                 connector=connector,

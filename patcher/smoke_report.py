@@ -229,6 +229,8 @@ _UNABLE = (
      "give a model folder that holds its weights too"),
     # "in static TLS block" is the loader's, and says nothing of the memory that is free.
     ((r"MemoryError|out of memory|OutOfMemory|bad_alloc|No available memory for the|"
+      r"desired .PU memory utilization|larger than the available KV cache memory|"
+      r"less than requested memory for kv|"
       r"(?:can't|[Cc]annot) allocate memory(?! in static TLS)"),
      "out-of-memory", "there was not enough memory for the engine",
      "free memory, or smoke with the tiny model (without --model)"),

@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from .kv_size import kv_size
+from .model_config import Model
 from .outcome import ExitCode, KvpatchError
 
 SWEEP = (0.0, 0.15, 0.3, 0.5, 0.75, 1.0)
@@ -16,10 +18,16 @@ REORDERED = tuple(f"reordered-{number}" for number in range(5))
 SHAKES = (1, 2, 3)
 LEAST_TOKENS = 280
 SEED = 1
-# Of a user's model nothing is known; the tiny one takes 0.3 GB with all of it.
-_TINY = {"max_model_len": 2048, "max_num_batched_tokens": 2048, "kv_cache_memory_bytes": 64 << 20}
 # In GiB and MiB; LMCache takes all of it at its start.
 _MEMORY = {"max_local_cpu_size": 1.0, "gds_buffer_size": 256, "cufile_buffer_size": 256}
+# Rounding in float32 hides nothing; the kernels on a GPU take bfloat16 alone.
+TINY_DTYPE, OWN_DTYPE = "float32", "bfloat16"
+# Tokens that a model is given room for at least, and how many such prompts its cache holds: LMCache
+# has two buffers of a prompt's size in what one layer's cache has.
+LEAST_ROOM, PROMPTS = 2048, 4
+# What vLLM looks for at its start, and takes for its cache where it is not told that in bytes: a
+# server may use the rest.
+_SHARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,27 @@ class Settings:
     chunk_size: int
     least: int
     gds: bool
+
+
+@dataclass(frozen=True)
+class Room:
+    """What an engine is to have room for: a prompt (tokens), and its KV cache (bytes)."""
+
+    longest: int
+    cache: int
+
+
+TINY = Room(LEAST_ROOM, 64 << 20)
+
+
+def room(asked: Settings, model: Model) -> Room:
+    """Of a user's model: room for what a smoke sends, and no more than that.
+
+    Nothing is known of its tokenizer: a separator is taken for as many tokens as it has bytes.
+    """
+    separators = len(asked.separator.encode()) * len(REORDERED)
+    longest = min(max(2 * asked.least + separators, LEAST_ROOM), model.longest)
+    return Room(longest, kv_size(model, kv_dtype=OWN_DTYPE).of(PROMPTS * longest))
 
 
 def basic(has: Any, *, gds_path: Path | None) -> dict[str, Any]:
@@ -129,7 +158,12 @@ def _bad_config(path: Path, why: str) -> KvpatchError:
 
 
 def engine(
-    model: str, *, tiny: bool, cpu: bool, eager: bool, connector: Mapping[str, Any] | None
+    model: str,
+    *,
+    room: Room,
+    dtype: str,
+    eager: bool,
+    connector: Mapping[str, Any] | None,
 ) -> Any:
     """vLLM's arguments, in which no start differs but by its connector and ``eager``.
 
@@ -142,11 +176,12 @@ def engine(
         "disable_hybrid_kv_cache_manager": True,
         "max_logprobs": -1,
         "enforce_eager": eager,
+        "max_model_len": room.longest,
+        "max_num_batched_tokens": room.longest,
+        "kv_cache_memory_bytes": room.cache,
+        "gpu_memory_utilization": _SHARE,
+        "dtype": dtype,
     }
-    if tiny:
-        arguments |= _TINY
-    # Rounding in float32 hides nothing; the kernels on a GPU take bfloat16 alone.
-    arguments["dtype"] = "float32" if cpu and tiny else "bfloat16"
     if connector is not None:
         arguments["kv_transfer_config"] = dict(connector)
     return arguments

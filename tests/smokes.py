@@ -56,7 +56,11 @@ def reuse_of(step: dict[str, Any], length: int) -> dict[str, Any]:
     """What the witness sees of a prompt where the check layer is layer 1."""
     picked = max(int(step["ratio"] * length), 1)
     facts: dict[str, Any] = {"asked": length, "check": 1, "rows": [length, picked]}
-    if step.get("fill"):
+    if step.get("compare"):
+        facts["written"] = [
+            {"layer": layer, "reused": 0.0, "anew": 0.0, "separators": 0.0, "empty": 0, "marks": 20}
+            for layer in (0, 1)
+        ]
         facts["reused"] = [
             {"layer": 0, "rows": 100, "moved": 90, "keys": 1e-7, "still": 1.4, "values": 0.0},
             {"layer": 1, "rows": 90, "moved": 80, "keys": 2e-7, "still": 1.4, "values": 0.0},

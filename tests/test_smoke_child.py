@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -129,6 +130,29 @@ def test_an_engine_is_started_with_what_its_release_knows(
     assert run.result["unknown_arguments"] == ["max_logprobs"]
 
 
+def test_where_a_caches_size_can_not_be_given_its_share_of_the_memory_is_vllms_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["gpu_memory_utilization", "kv_cache_memory_bytes"]
+    wanted = {"gpu_memory_utilization": 0.01, "kv_cache_memory_bytes": 1}
+    modules: dict[str, dict[str, Any]] = {
+        "vllm": {"LLM": lambda **given: given},
+        "vllm.config": {"KVTransferConfig": None},
+        "vllm.engine": {},
+        "vllm.engine.arg_utils": {},
+    }
+    for name, inside in modules.items():
+        module = ModuleType(name)
+        vars(module).update(inside)
+        monkeypatch.setitem(sys.modules, name, module)
+    run = _run(tmp_path)
+    for known, given in ((names, wanted), (names[:1], {})):
+        arguments = dataclasses.make_dataclass("EngineArgs", known)
+        vars(sys.modules["vllm.engine.arg_utils"])["EngineArgs"] = arguments
+        smoke_child.start(run, wanted)
+        assert run.engine == given
+
+
 class Runner:
     """Stands in for a model runner."""
 
@@ -221,7 +245,7 @@ class Engine:
 
 folder = Path(tempfile.mkdtemp())
 run = smoke_child.Run({"out": str(folder / "out.json"), "gds": True, "gds_path": "/gds"})
-run.engine, run.witness = Engine(), Witness("", lambda *_: None, None)
+run.engine, run.witness = Engine(), Witness("", lambda *_: None, None, Names(blocks=None))
 written = []
 smoke_child.settle = written.append
 run.witness.cache = Names(lookup=lambda tokens: len(tokens) * len(written))

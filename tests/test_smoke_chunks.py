@@ -148,3 +148,48 @@ def test_what_is_reused_is_what_was_stored_turned_to_its_new_place() -> None:
     assert values[4] > 0.1
     assert nothing == [0, 0, 0, 0, 0]
     assert unknown == 6
+
+
+WRITTEN = (
+    HEAD
+    + """
+chunks = Chunks()
+# Two chunks, and between them two tokens of a separator; the first chunk begins at token 1.
+chunks.places = [(1, 4), (6, 7)]
+held = (torch.randn(6, HEADS * SIZE), torch.randn(6, HEADS * SIZE))
+held[0][4], held[1][4] = 0.0, 0.0
+
+def told(picked, **off):
+    there = [part.clone() for part in held]
+    for row in off.get("rows", ()):
+        there[off["part"]][row] *= 2
+    one = chunks.written(2, held, picked and torch.tensor(picked), there)
+    return [one[name] for name in ("layer", "reused", "anew", "separators", "empty", "marks")]
+
+lost = tuple(torch.full_like(part, float("nan")) for part in held)
+print(json.dumps([
+    chunks.places_of(held).tolist(),
+    told([0, 3]),
+    told(None, rows=[0], part=0),
+    told([0, 3], rows=[0], part=1),
+    told([0, 3], rows=[5], part=1),
+    told([0], rows=[3], part=0),
+    chunks.written(2, held, None, lost)["reused"],
+    chunks.written(2, held, None, [part * 0 for part in held])["empty"],
+]))
+"""
+)
+
+
+@pytest.mark.stack
+def test_what_stands_in_vllms_cache_is_told_by_what_became_of_the_token() -> None:
+    places, right, reused, anew, other, mark, lost, empty = run_in_target(WRITTEN)
+    assert places == [1, 2, 3, 4, 5, 6]
+    # One of both tokens of the separator was loaded as zeros.
+    assert right == [2, 0, 0, 0, 1, 2]
+    assert reused == [2, 1, 0, 0, 1, 2]
+    assert anew == [2, 0, 1, 0, 1, 2]
+    assert other == [2, 1, 0, 0, 1, 2]
+    assert mark == [2, 0, 0, 1, 1, 2]
+    assert lost == 1e6
+    assert empty == 2

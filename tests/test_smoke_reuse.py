@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from commands import kvpatch
-from kvpatch.smoke_reuse import LIMIT, LIMITS, moved, reused
+from kvpatch.smoke_reuse import LIMIT, LIMITS, PARTS, emptied, moved, reused, written
 from smokes import blended, measured, start
 from targets import target
 
@@ -156,6 +156,69 @@ def test_a_rope_that_can_not_be_asked_leaves_it_unchecked_and_says_why() -> None
     assert (ok, seen) == (None, "not checked: ValueError: the rope turns 2 of 4 dimensions")
 
 
+def _written(**change: Any) -> Callable[[dict[str, Any]], float]:
+    """Changes these facts of what vLLM's cache holds of the last layer, at ratios below 1."""
+
+    def spoil(facts: dict[str, Any]) -> float:
+        if facts.get("written") and facts["ratio"] < 1:
+            facts["written"][1] |= change
+        return 0.0
+
+    return spoil
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("off", [1.0, float("nan")])
+def test_what_does_not_come_to_vllms_cache_is_named_with_its_layers(part: str, off: float) -> None:
+    assert written(measured())[0] is True
+    ok, _, limit, seen = written(measured(_written(**{part: off})))
+    assert (ok, limit) == (False, LIMITS["float32"])
+    assert seen.startswith(f"of {PARTS[part]} in layer 1, vLLM's cache holds something else")
+
+
+def test_layers_that_are_right_are_not_named() -> None:
+    def spoil(facts: dict[str, Any]) -> float:
+        if facts.get("written"):
+            facts["written"][0 if facts["ratio"] == 1.0 else 1]["reused"] = 1.0
+            facts["written"][1]["anew"] = 2.0
+        return 0.0
+
+    seen = written(measured(spoil))[3]
+    assert seen.startswith("of tokens that are reused and tokens that are computed anew in layers")
+    assert seen.endswith("off by 2 of their norm")
+
+
+def test_a_cache_that_can_not_be_read_leaves_it_unchecked_and_says_why() -> None:
+    def spoil(facts: dict[str, Any]) -> float:
+        facts["not_read"] = "ValueError: a KV cache of [1] is of no known shape"
+        return 0.0
+
+    ok, _, _, seen = written(measured(spoil))
+    assert (ok, seen) == (None, "not checked: ValueError: a KV cache of [1] is of no known shape")
+
+    def nothing(facts: dict[str, Any]) -> float:
+        facts["written"] = []
+        return 0.0
+
+    assert written(measured(nothing))[0] is None
+
+
+def test_separators_that_are_zeros_before_the_check_layer_are_counted() -> None:
+    def spoil(layer: int, filled: bool) -> Callable[[dict[str, Any]], float]:
+        def change(facts: dict[str, Any]) -> float:
+            if facts.get("written") and facts["fill"] is filled:
+                facts["written"][layer]["empty"] = 15
+            return 0.0
+
+        return change
+
+    assert emptied(measured()) == ""
+    told = "at 0.15: 15 of 20 tokens of separators are zeros in layer 0"
+    assert emptied(measured(spoil(0, False))) == told
+    # What the smoke itself fills in says nothing of the tree.
+    assert emptied(measured(spoil(0, True))) == ""
+
+
 def test_bfloat16_is_given_its_rounding() -> None:
     def with_dtype(dtype: str) -> Any:
         engine = {"layers": 2, "dtype": dtype}
@@ -167,6 +230,7 @@ def test_bfloat16_is_given_its_rounding() -> None:
 
 
 CONNECTORS = "lmcache/v1/gpu_connector/gpu_connectors.py"
+CLASS, NEXT = "class VLLMBufferLayerwiseGPUConnector", "\nclass "
 TURN = """                        old_positions_full,
                         new_positions_full,
                         compute_gpu_buffer_obj.tensor[0],
@@ -177,23 +241,44 @@ SHALLOW = TURN.replace(
 )
 
 
+# Just before a layer goes to vLLM's cache: what moved and is not computed anew is lost.
+GONE = """            if layer_id > 1:
+"""
+LOST = (
+    GONE
+    + """                anew = self.lmc_model.blender.metadata.imp_indices
+                if anew is not None and layer_id == self.num_layers + 1:
+                    lost = old_positions_full != new_positions_full
+                    lost[anew] = False
+                    self.buffer_mapping[layer_id - 2].tensor[:, lost] = 0.0
+"""
+)
+
+
 @pytest.mark.stack
-def test_a_tree_that_moves_no_keys_in_deep_layers_fails_for_real(tmp_path: Path) -> None:
+def test_a_tree_that_moves_no_keys_in_deep_layers_and_loses_rows_fails_for_real(
+    tmp_path: Path,
+) -> None:
     broken = tmp_path / "env"
     shutil.copytree(target().parents[1], broken, symlinks=True, copy_function=os.link)
     python = broken / "bin" / "python"
     assert kvpatch("apply", "--python", python).code == 0
     [site] = broken.glob("lib/python3*/site-packages")
-    text = (site / CONNECTORS).read_text()
-    assert text.count(TURN) == 1
+    head, name, text = (site / CONNECTORS).read_text().partition(CLASS)
+    before, after, rest = text.partition(NEXT)
+    # Two breaks in one tree, each for a check of its own: an engine start takes long.
+    for old, new in ((TURN, SHALLOW), (GONE, LOST)):
+        assert before.count(old) == 1
+        before = before.replace(old, new)
     # Never in place: what is not patched is a hard link.
     (site / CONNECTORS).unlink()
-    (site / CONNECTORS).write_text(text.replace(TURN, SHALLOW))
+    (site / CONNECTORS).write_text("".join((head, name, before, after, rest)))
     ran = kvpatch("smoke", "--python", python, "--ratio", "0", "--json")
     checks = {one["name"]: one for one in ran.data["checks"]}
     assert ran.code == 1
-    assert [name for name, one in checks.items() if one["ok"] is False] == ["moved"]
+    assert [name for name, one in checks.items() if one["ok"] is False] == ["written", "moved"]
     assert checks["oracle"]["ok"] is True
+    assert "of tokens that are reused in layer 3, vLLM's cache" in checks["written"]["seen"]
     assert "in layers 2, 3 keep the positions" in checks["moved"]["seen"]
     # A tree that was edited by hand is nothing that apply cures.
     assert "`kvpatch apply" in ran.error["hint"]

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 from kvpatch import smoke_settings as wanted
+from kvpatch.model_config import Model, read_model
 from kvpatch.outcome import ExitCode, KvpatchError
+from smokes import make_model
 
 
 def _all(_name: str) -> bool:
@@ -74,21 +76,50 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         assert "Errno" not in caught.value.message
 
 
+def _engine(connector: dict[str, Any] | None = None, room: wanted.Room = wanted.TINY) -> Any:
+    return wanted.engine("m", room=room, dtype="float32", eager=True, connector=connector)
+
+
 def test_starts_differ_by_their_connector_alone() -> None:
-    with_it: dict[str, Any] = wanted.engine(
-        "m", tiny=True, cpu=True, eager=True, connector={"a": 1}
-    )
-    without = wanted.engine("m", tiny=True, cpu=True, eager=True, connector=None)
+    with_it, without = _engine({"a": 1}), _engine()
     assert with_it.pop("kv_transfer_config") == {"a": 1}
     assert with_it == without
     assert without["dtype"] == "float32"
 
 
-def test_a_users_model_keeps_its_own_length_and_a_gpu_its_dtype() -> None:
-    found = wanted.engine("m", tiny=False, cpu=False, eager=False, connector=None)
-    assert "max_model_len" not in found
-    assert found["enforce_eager"] is False
-    assert found["dtype"] == "bfloat16"
+def _model(tmp_path: Path, **change: Any) -> Model:
+    return read_model(make_model(tmp_path / "mine", **change))
+
+
+def test_a_users_model_has_room_for_what_is_sent_and_leaves_the_rest(tmp_path: Path) -> None:
+    # As of a model of 8B: 32 layers, 8 heads of 128 values in 2 bytes, keys and values.
+    model = _model(
+        tmp_path,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        hidden_size=4096,
+        max_position_embeddings=131072,
+    )
+    asked = wanted.settings(wanted.basic(_all, gds_path=None))
+    found = wanted.room(asked, model)
+    assert found == wanted.Room(2048, 32 * 8 * 128 * 2 * 2 * 4 * 2048)
+    arguments = _engine(room=found)
+    assert arguments["max_model_len"] == 2048
+    assert arguments["kv_cache_memory_bytes"] == 2**30
+    # A server may use most of the memory.
+    assert arguments["gpu_memory_utilization"] < 0.05
+
+
+def test_that_room_follows_what_is_asked_and_no_further_than_the_model(tmp_path: Path) -> None:
+    model = _model(tmp_path, max_position_embeddings=16384)
+    values = {**wanted.basic(_all, gds_path=None), "blend_min_tokens": 2000}
+    asked = wanted.settings(values)
+    assert asked.least < wanted.room(asked, model).longest < 16384
+    far = wanted.settings({**values, "blend_min_tokens": 9000})
+    assert wanted.room(far, model).longest == 16384
+    marked = wanted.settings({**values, "blend_special_str": "#" * 100})
+    assert wanted.room(marked, model).longest >= wanted.room(asked, model).longest + 400
 
 
 def test_every_prompt_that_is_blended_was_asked_without_cache_too() -> None:
@@ -105,3 +136,11 @@ def test_only_what_is_to_be_stored_is_stored() -> None:
 def test_the_sweep_holds_the_configured_ratio_and_one() -> None:
     asked = {step["ratio"] for step in wanted.blend_steps(0.2, (0.5,)) if step.get("sweep")}
     assert asked == {0.2, 0.5, 1.0}
+
+
+def test_separators_are_looked_at_where_nothing_fills_them_in_and_no_time_is_taken() -> None:
+    steps = wanted.blend_steps(0.2, (0.0, 0.2))
+    assert all(step["compare"] == step["fill"] for step in steps if step.get("sweep"))
+    [apart] = [step for step in steps if step.get("compare") and not step["fill"]]
+    assert apart["ratio"] == 0.2
+    assert not apart.get("sweep")

@@ -89,6 +89,41 @@ class Chunks:
             raise self.problem
         return {"layer": layer, "held": held, "picked": picked, "rope": rope}
 
+    def places_of(self, held: Any) -> Any:
+        return f"places of {held[0].name}"
+
+    def written(self, layer: int, held: Any, picked: Any, there: Any) -> dict[str, Any]:
+        return {"layer": layer, "held": held, "picked": picked, "there": there}
+
+
+class Held:
+    """Keys or values, and copies of them."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.shape = (7, 4)
+
+    def clone(self) -> Held:
+        return Held(f"copy of {self.name}")
+
+
+class Paged:
+    """Stands in for vLLM's cache."""
+
+    def __init__(self, problem: Exception | None = None) -> None:
+        self.blocks: Any = "of an earlier request"
+        self.found: list[Any] = []
+        self.problem = problem
+
+    def find(self, attention: Any) -> None:
+        assert self.blocks is None
+        if self.problem is not None:
+            raise self.problem
+        self.found.append(attention)
+
+    def read(self, attention: Any, places: Any) -> str:
+        return f"{attention}: {places}"
+
 
 class Tensor:
     """A chunk of one number."""
@@ -102,7 +137,7 @@ class Tensor:
 
 def _witness(fault: str = "") -> tuple[Witness, dict[str, Callable[[Any], None]]]:
     waiting: dict[str, Callable[[Any], None]] = {}
-    found = Witness(fault, waiting.__setitem__, Chunks())
+    found = Witness(fault, waiting.__setitem__, Chunks(), Paged())
     found.begin()
     return found, waiting
 
@@ -154,39 +189,73 @@ def test_what_was_retrieved_and_which_layers_were_blended_is_counted() -> None:
     assert (witness.now["layers"], witness.now["rows"]) == ([0, 1], [7, 7])
 
 
-@pytest.mark.parametrize("fill", [False, True])
-def test_what_is_reused_is_compared_in_every_layer_but_where_time_is_taken(fill: bool) -> None:
+def _watched(picked: Any, **parts: Any) -> tuple[Witness, Blender]:
     witness, _ = _witness()
+    for name, part in parts.items():
+        setattr(witness, name, part)
     blender = Blender()
-    blender.metadata.imp_indices = [1]
-    blender.gpu_connector.get_kv = lambda layer: (f"keys {layer}", "values")
-    layers = [SimpleNamespace(self_attn=SimpleNamespace(rotary_emb=f"rope {n}")) for n in (0, 1)]
+    blender.metadata.imp_indices = picked
+    blender.gpu_connector.get_kv = lambda layer: (Held(f"loaded keys {layer}"), Held("values"))
+    layers = [
+        SimpleNamespace(self_attn=SimpleNamespace(rotary_emb=f"rope {n}", attn=f"attention {n}"))
+        for n in (0, 1)
+    ]
     blender.layerwise_model.vllm_model = SimpleNamespace(model=SimpleNamespace(layers=layers))
     witness.attach(blender)
-    witness.fill_separators = fill
+    witness.comparing = True
+    return witness, blender
+
+
+@pytest.mark.parametrize("compare", [False, True])
+def test_what_the_blender_ends_with_is_compared_in_every_layer_once_all_is_answered(
+    compare: bool,
+) -> None:
+    witness, blender = _watched([1])
+    witness.comparing = compare
     list(blender.cache_engine.retrieve_layer([1, 2, 3]))
     for layer in range(2):
-        blender.process_qkv("q", "k", "v", "residual", layer, None, None)
+        blender.process_qkv("q", Held(f"keys {layer}"), Held("values"), "residual", layer)
     assert witness.chunks.watched == [blender.gpu_connector]
     assert (witness.chunks.tokens, witness.now["check"]) == ([1, 2, 3], 0)
-    found = [(one["held"], one["picked"], one["rope"]) for one in witness.now["reused"]]
-    both = [((f"keys {layer}", "values"), [0], f"rope {layer}") for layer in (0, 1)]
-    assert found == (both if fill else [])
+    # Not while it runs.
+    assert witness.now["reused"] == witness.now["written"] == []
+    witness.end()
+    names = [(one["held"][0].name, one["picked"], one["rope"]) for one in witness.now["reused"]]
+    there = [(one["held"][0].name, one["there"]) for one in witness.now["written"]]
+    both = [f"copy of keys {layer}" for layer in (0, 1)] if compare else []
+    assert names == [(name, [0], f"rope {layer}") for layer, name in enumerate(both)]
+    assert there == [
+        (name, f"attention {layer}: places of {name}") for layer, name in enumerate(both)
+    ]
+    assert witness.held == []
+
+
+def test_before_the_check_layer_what_was_loaded_is_what_stays() -> None:
+    witness, _ = _watched(None)
+    witness._hold(0, ("q", Held("computed keys"), Held("values")))
+    [(_, held, picked)] = witness.held
+    assert (held[0].name, picked) == ("copy of loaded keys 0", None)
 
 
 def test_what_can_not_be_compared_does_not_end_the_engine() -> None:
-    witness, _ = _witness()
-    witness.chunks = Chunks(ValueError("the rope turns 2 of 4 dimensions"))
-    blender = Blender()
-    blender.metadata.imp_indices = [1]
-    blender.gpu_connector.get_kv = lambda _: ("keys", "values")
-    layer = SimpleNamespace(self_attn=SimpleNamespace(rotary_emb="rope"))
-    blender.layerwise_model.vllm_model = SimpleNamespace(model=SimpleNamespace(layers=[layer]))
-    witness.attach(blender)
-    witness.fill_separators = True
-    blender.process_qkv("q", "k", "v", "residual", 0, None, None)
+    witness, _ = _watched([1], chunks=Chunks(ValueError("the rope turns 2 of 4 dimensions")))
+    witness._hold(0, ("q", Held("keys"), Held("values")))
+    witness.end()
     assert witness.now["not_compared"] == "ValueError: the rope turns 2 of 4 dimensions"
     assert witness.now["reused"] == []
+    # What came to vLLM's cache needs no rope.
+    assert [one["layer"] for one in witness.now["written"]] == [0]
+
+
+def test_nor_does_a_cache_whose_blocks_nobody_tells() -> None:
+    paged = Paged(ValueError("it names no blocks"))
+    paged.blocks = None
+    witness, _ = _watched([1], paged=paged)
+    witness._hold(0, ("q", Held("keys"), Held("values")))
+    witness.end()
+    assert witness.now["not_read"] == "ValueError: it names no blocks"
+    assert witness.now["written"] == []
+    assert [one["layer"] for one in witness.now["reused"]] == [0]
 
 
 def test_before_the_check_layer_too_what_can_not_be_compared_does_not_end_the_engine(
@@ -305,11 +374,12 @@ KEYS = """
 import json, torch
 from types import SimpleNamespace as Names
 from smoke_chunks import Chunks
+from smoke_paged import Paged
 from smoke_witness import Witness
 
 found = []
 for fill in (False, True):
-    witness = Witness("", lambda *_: None, Chunks())
+    witness = Witness("", lambda *_: None, Chunks(), Paged())
     witness.begin()
     witness.fill_separators = fill
     old = torch.tensor([[1.0, 2.0], [0.0, 0.0], [3.0, 4.5]])
