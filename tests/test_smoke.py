@@ -299,6 +299,9 @@ def test_the_model_is_made_as_asked_and_a_users_model_is_not_made(
     run(own, config=config, model=own_model)
     assert "make" not in own.orders["reference"]
     assert own.orders["blend"]["engine"]["model"] == own_model
+    # A cache of their own sizes: that model has 2 layers with 2 heads of 16 values.
+    caches = [one.orders["blend"]["engine"]["kv_cache_memory_bytes"] for one in (tiny, own)]
+    assert caches == [64 << 20, 2 * 2 * 16 * 2 * 2 * 4 * 2048]
 
 
 def test_on_a_gpu_nothing_is_stood_in_for(

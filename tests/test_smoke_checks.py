@@ -48,6 +48,12 @@ def _not_moved(facts: dict[str, Any]) -> float:
     return 0.0
 
 
+def _lost(facts: dict[str, Any]) -> float:
+    if facts.get("written") and facts["ratio"] < 1:
+        facts["written"][1]["reused"] = 1.0
+    return 0.0
+
+
 FAULTS: dict[str, Callable[[], Measured]] = {
     "registered": lambda: measured(blend=start("blend", code=1, result={"events": EVENTS[1:2]})),
     "starts": lambda: measured(
@@ -60,6 +66,7 @@ FAULTS: dict[str, Callable[[], Measured]] = {
     "stored": lambda: measured(_where("store", known=64)),
     "hit": lambda: measured(_where("reordered-2", retrieved=50)),
     "layers": lambda: measured(_where("reordered-2", layers=[0])),
+    "written": lambda: measured(_lost),
     "oracle": lambda: measured(_at_ratio_one),
     "reused": lambda: measured(_nothing_reused),
     "moved": lambda: measured(_not_moved),
@@ -115,6 +122,7 @@ def test_wrong_keys_of_a_plain_rope_are_not_laid_on_scaling() -> None:
 
 def test_right_keys_are_not_blamed() -> None:
     assert "right" in wrong_keys(measured())
+    assert "vLLM's cache doesn't hold" in wrong_keys(measured(_lost))
 
 
 def test_the_gap_is_that_of_the_configured_ratio_as_lmcache_is() -> None:
@@ -131,6 +139,18 @@ def test_zeros_at_separators_are_told_from_wrong_keys() -> None:
     found = measured(spoil)
     assert _failed(found) == ["separators"]
     assert _check(found, "separators").value == pytest.approx(0.5)
+
+
+def test_zeros_in_vllms_cache_are_told_whatever_the_answers_are() -> None:
+    def spoil(facts: dict[str, Any]) -> float:
+        if facts.get("written") and not facts["fill"]:
+            facts["written"][0]["empty"] = 15
+        return 0.0
+
+    found = measured(spoil)
+    assert _failed(found) == ["separators"]
+    seen = _check(found, "separators").seen
+    assert seen.endswith("; at 0.15: 15 of 20 tokens of separators are zeros in layer 0")
 
 
 def test_without_a_journal_the_originals_are_not_checked() -> None:

@@ -171,6 +171,17 @@ def _bad(role: str, stage: str, kind: str, text: str, **more: Any) -> Start:
         (_bad("reference", "start", "OSError", "[Errno 98] Address already in use"), "port-in-use"),
         (_bad("reference", "start", "OSError", "no space in /dev/shm"), "shared-memory"),
         (_bad("reference", "start", "RuntimeError", "CUDA out of memory"), "out-of-memory"),
+        (_bad("reference", "start", "ValueError", "Available memory on node 0 (21.6/23.5 GiB) on "
+              "startup is less than desired CPU memory utilization (0.92, 21.7 GiB)."),
+         "out-of-memory"),
+        (_bad("reference", "start", "ValueError", "Free memory on device cuda:0 (1.0/79.1 GiB) on "
+              "startup is less than desired GPU memory utilization (0.9, 71.2 GiB)."),
+         "out-of-memory"),
+        (_bad("reference", "start", "ValueError", "Available memory on node 0 (1.0/23.5 GiB) on kv "
+              "cache allocation is less than requested memory for kv (2.0 GiB)."),
+         "out-of-memory"),
+        (_bad("reference", "start", "ValueError", "(16.0 GiB KV cache is needed, which is larger "
+              "than the available KV cache memory (2.0 GiB)."), "out-of-memory"),
         (start("reference", code=None, result={"stage": "start", "stages": {}}), "timeout"),
         (start("reference", code=1, result={"stage": "start", "stages": {}}), "no-reference"),
         (start("reference", code=None, result={"stage": "tokenizer", "stages": {}}), "timeout"),
