@@ -191,6 +191,9 @@ def _measure(
         "kv_role": "kv_both",
         "kv_connector_extra_config": {"use_layerwise": True},
     }
+    room = wanted.TINY
+    if choice.model is not None:
+        room = wanted.room(settings, read_model(Path(choice.model)))
     spec = {"arch": choice.arch, "rope": choice.rope, "tokenizer": choice.tokenizer}
     orders = Orders(
         folder=folder,
@@ -200,7 +203,7 @@ def _measure(
         graphs=takes_graphs(pair.vllm),
         settings=settings,
         connector=connector,
-        room=wanted.TINY if tiny else wanted.room(settings, read_model(Path(choice.model))),
+        room=room,
         fault=choice.fault,
         originals=pair.originals,
     )

@@ -105,7 +105,8 @@ def halves(cache: Any, heads: int, size: int) -> tuple[Any, Any]:
     """
     shape = list(cache.shape)
     if len(shape) == 5 and shape[3:] == [heads, size] and 2 in shape[:2]:
-        return cache.unbind(1 if shape[1] == 2 else 0)
+        keys, values = cache.unbind(1 if shape[1] == 2 else 0)
+        return keys, values
     if len(shape) == 4 and cache.shape[3] == 2 * size and heads in cache.shape[1:3]:
         cache = cache.transpose(1, 2) if cache.shape[1] == heads else cache
         return cache[..., :size], cache[..., size:]
