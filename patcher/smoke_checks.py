@@ -65,8 +65,7 @@ MEANS = {
     "silently wrong",
     "oracle": "with every token recomputed the answer must be that without cache; it isn't, so "
     "keys or positions are wrong",
-    "separators": "LMCache leaves zeros for separators in the layers before the check layer, and "
-    "every later token attends to them",
+    "separators": "LMCache leaves zeros for separators, and every later token attends to them",
     "reused": "not the share of tokens that the recompute ratio says is computed anew: blending "
     "saves nothing, or leaves more as it was loaded than was asked for",
     "moved": "what is reused isn't what was stored, turned to its new place, so answers are "
@@ -201,7 +200,7 @@ def wrong_keys(measured: Measured) -> str:
 
 
 def separators(measured: Measured) -> Verdict:
-    """At ratio 1, separators as LMCache leaves them: the answers without cache all the same."""
+    """As LMCache leaves them: no zeros at the configured ratio, and at ratio 1 no other answers."""
     found = measured.blended("reordered-", ratio=1.0, fill=False)
     ok, most, limit, seen = _within(measured, found)
     empty = emptied(measured)

@@ -143,8 +143,7 @@ def emptied(measured: Measured) -> str:
         (entry["empty"], entry["marks"], entry["layer"])
         for answer in answers
         for entry in answer.get("written") or ()
-        # From there on, they stay as they were loaded unless they are picked.
-        if entry["empty"] and entry["layer"] < (answer.get("check") or 0)
+        if entry["empty"]
     ]
     if not found:
         return ""
