@@ -64,8 +64,8 @@ class Chunks:
 
         Args:
             layer: its number.
-            held: keys and values, ``[tokens, kv_heads * head_size]``, from the first loaded chunk
-                on.
+            held: keys and values, ``[tokens, kv_heads * head_size]``, up to the end of the last
+                loaded chunk.
             picked: indices of rows that were computed anew, or None.
             rope: the layer's own rotary embedding, of vLLM.
 
@@ -80,7 +80,7 @@ class Chunks:
         reused = torch.ones(held[0].shape[0], dtype=torch.bool)
         if picked is not None:
             reused[picked.to("cpu")] = False
-        first = self.places[0][0]
+        first = self._first(held)
         found: dict[str, Any] = {"layer": layer, "rows": 0, "moved": 0, "unknown": 0}
         found.update(keys=0.0, still=0.0, values=0.0)
         for start, end in self.places:
@@ -108,8 +108,12 @@ class Chunks:
         """Places in the request of the rows that are held, int64, ``[tokens]``."""
         import torch
 
-        first = self.places[0][0]
+        first = self._first(held)
         return torch.arange(first, first + held[0].shape[0])
+
+    def _first(self, held: tuple[Any, Any]) -> int:
+        """The place of the first row: they end with the last chunk, whatever they begin with."""
+        return self.places[-1][1] - int(held[0].shape[0])
 
     def written(
         self, layer: int, held: tuple[Any, Any], picked: Any, there: tuple[Any, Any]
@@ -127,9 +131,10 @@ class Chunks:
         """
         import torch
 
+        first = self._first(held)
         mark = torch.ones(held[0].shape[0], dtype=torch.bool)
         for start, end in self.places:
-            mark[start - self.places[0][0] : end - self.places[0][0]] = False
+            mark[start - first : end - first] = False
         anew = torch.zeros_like(mark)
         if picked is not None:
             anew[picked.to("cpu")] = True

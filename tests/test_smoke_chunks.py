@@ -154,10 +154,10 @@ WRITTEN = (
     HEAD
     + """
 chunks = Chunks()
-# Two chunks, and between them two tokens of a separator; the first chunk begins at token 1.
+# One token of a separator before two chunks, and two between them, of which one is zeros.
 chunks.places = [(1, 4), (6, 7)]
-held = (torch.randn(6, HEADS * SIZE), torch.randn(6, HEADS * SIZE))
-held[0][4], held[1][4] = 0.0, 0.0
+held = (torch.randn(7, HEADS * SIZE), torch.randn(7, HEADS * SIZE))
+held[0][5], held[1][5] = 0.0, 0.0
 
 def told(picked, **off):
     there = [part.clone() for part in held]
@@ -169,11 +169,12 @@ def told(picked, **off):
 lost = tuple(torch.full_like(part, float("nan")) for part in held)
 print(json.dumps([
     chunks.places_of(held).tolist(),
-    told([0, 3]),
+    told([1, 4]),
+    told(None, rows=[1], part=0),
+    told([1, 4], rows=[1], part=1),
+    told([1, 4], rows=[6], part=1),
+    told([1], rows=[4], part=0),
     told(None, rows=[0], part=0),
-    told([0, 3], rows=[0], part=1),
-    told([0, 3], rows=[5], part=1),
-    told([0], rows=[3], part=0),
     chunks.written(2, held, None, lost)["reused"],
     chunks.written(2, held, None, [part * 0 for part in held])["empty"],
 ]))
@@ -183,13 +184,11 @@ print(json.dumps([
 
 @pytest.mark.stack
 def test_what_stands_in_vllms_cache_is_told_by_what_became_of_the_token() -> None:
-    places, right, reused, anew, other, mark, lost, empty = run_in_target(WRITTEN)
-    assert places == [1, 2, 3, 4, 5, 6]
-    # One of both tokens of the separator was loaded as zeros.
-    assert right == [2, 0, 0, 0, 1, 2]
-    assert reused == [2, 1, 0, 0, 1, 2]
-    assert anew == [2, 0, 1, 0, 1, 2]
-    assert other == [2, 1, 0, 0, 1, 2]
-    assert mark == [2, 0, 0, 1, 1, 2]
+    places, right, reused, anew, other, *marks, lost, empty = run_in_target(WRITTEN)
+    assert places == [0, 1, 2, 3, 4, 5, 6]
+    assert right == [2, 0, 0, 0, 1, 3]
+    assert reused == other == [2, 1, 0, 0, 1, 3]
+    assert anew == [2, 0, 1, 0, 1, 3]
+    assert marks == [[2, 0, 0, 1, 1, 3]] * 2
     assert lost == 1e6
-    assert empty == 2
+    assert empty == 3
