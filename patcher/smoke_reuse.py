@@ -128,10 +128,8 @@ def written(measured: Measured) -> Verdict:
         return True, most, limit, f"{seen}: what the blender ended with"
     wrong = [part for part in PARTS if any(not one[part] <= limit for one in off)]
     most = max(one[part] for one in off for part in wrong)
-    at, told = (
-        _named(sorted({one["layer"] for one in off})),
-        " and ".join(PARTS[part] for part in wrong),
-    )
+    told = " and ".join(PARTS[part] for part in wrong)
+    at = _named(sorted({one["layer"] for one in off}))
     seen = f"of {told} in {at}, vLLM's cache holds something else than the blender ended with"
     return False, most, limit, f"{seen}: off by {most:.2g} of their norm"
 

@@ -174,20 +174,25 @@ class Witness:
     def _hold(self, layer_id: int, result: Any) -> None:
         """Copy what a layer that was just blended is to leave in vLLM's cache."""
         picked = self.blender.metadata.imp_indices
-        # Before the check layer, all is computed and what was loaded is kept.
-        held = self.blender.gpu_connector.get_kv(layer_id) if picked is None else result[1:3]
-        self.held.append((layer_id, (held[0].clone(), held[1].clone()), picked))
+        # What can't be copied or compared must not end the engine that is watched.
         try:
             self.paged.find(self._attention(layer_id).attn)
         except Exception as error:
             self.now["not_read"] = told(error)
+        try:
+            # Before the check layer, all is computed and what was loaded is kept.
+            keys, values = (
+                self.blender.gpu_connector.get_kv(layer_id) if picked is None else result[1:3]
+            )
+            self.held.append((layer_id, (keys.clone(), values.clone()), picked))
+        except Exception as error:
+            self.now["not_compared"] = self.now["not_read"] = told(error)
 
     def _attention(self, layer_id: int) -> Any:
         return self.blender.layerwise_model.vllm_model.model.layers[layer_id].self_attn
 
     def _compare(self, layer_id: int, held: tuple[Any, Any], picked: Any) -> None:
         attention = self._attention(layer_id)
-        # What can't be compared must not end the engine that is watched.
         try:
             found = self.chunks.compare(layer_id, held, picked, attention.rotary_emb)
             self.now["reused"].append(found)

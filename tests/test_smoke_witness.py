@@ -247,6 +247,15 @@ def test_what_can_not_be_compared_does_not_end_the_engine() -> None:
     assert [one["layer"] for one in witness.now["written"]] == [0]
 
 
+def test_nor_does_what_can_not_be_copied() -> None:
+    witness, blender = _watched(None)
+    blender.gpu_connector.get_kv = lambda _: 1 / 0
+    witness._hold(0, ("q", Held("keys"), Held("values")))
+    witness.end()
+    assert witness.now["not_read"] == witness.now["not_compared"]
+    assert witness.now["not_read"].startswith("ZeroDivisionError")
+
+
 def test_nor_does_a_cache_whose_blocks_nobody_tells() -> None:
     paged = Paged(ValueError("it names no blocks"))
     paged.blocks = None
