@@ -123,7 +123,11 @@ class Witness:
             self.now["layers"].append(layer_id)
             self.now["rows"].append(int(result[0].shape[0]))
             if not picked and blender.metadata.imp_indices is None:
-                self._before_check(layer_id, result[1], result[2])
+                # What can't be compared must not end the engine that is watched.
+                try:
+                    self._before_check(layer_id, result[1], result[2])
+                except Exception as error:
+                    self.now["not_compared"] = told(error)
             # Not where the time is taken.
             if self.comparing:
                 self._hold(layer_id, result)
