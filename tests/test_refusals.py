@@ -260,9 +260,8 @@ def test_code_of_kvpatch_without_a_journal_is_said(site: FakeSite, tmp_path: Pat
     assert error.hint.startswith("give the --state that apply was given")
 
 
-def test_where_the_journal_came_along_the_place_it_is_of_is_named(
-    site: FakeSite, tmp_path: Path
-) -> None:
+def test_where_the_journal_came_along_the_place_it_is_of_is_named(tmp_path: Path) -> None:
+    site = make_site(tmp_path / "first")
     on(site, "apply")
     moved = FakeSite(tmp_path / "moved", tmp_path / "moved" / site.path.relative_to(site.prefix))
     site.prefix.rename(moved.prefix)

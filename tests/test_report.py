@@ -155,6 +155,8 @@ class Done:
     copies: tuple[Path, ...] = ()
     host: None = field(default=None)
     written: bool = True
+    swept: tuple[Path, ...] = ()
+    cleaned_up: bool = False
 
 
 def reverted(

@@ -80,7 +80,7 @@ def test_revert_has_exactly_the_documented_keys(site: FakeSite) -> None:
     on(site, "apply")
     data = on(site, "revert").data
     assert list(data) == ["written", "dry_run", "archives", "files"]
-    assert [list(file) for file in data["files"]] == [FILE]
+    assert [list(file) for file in data["files"]] == [["site", *FILE]]
 
 
 def test_list_and_show_say_all_that_a_patch_declares() -> None:
