@@ -16,16 +16,17 @@ from . import bytecode
 from . import catalogue as catalogue_module
 from .fsops import Disk
 from .installed import InstalledTree, Site
-from .journal import Journal, Store
+from .journal import Store
 from .ledger import MARK
 from .links import content_of
 from .locate import Environment, FileFacts, file_facts, locate
 from .outcome import KvpatchError
-from .owners import Owners
 from .patch import Refusal
 from .plan import Options, Plan, plan
 from .series import Selection, discover, select
-from .staleness import CARRIED, CHANGED, MISSING, OURS, REINSTALLED, STALE, staleness
+from .staleness import CHANGED, staleness
+from .standing import Standing as Standing
+from .standing import standing_of
 from .steps import SiteState
 from .tree import Package, Provenance, Source
 
@@ -91,7 +92,7 @@ class Host:
     def standings(self) -> tuple[Standing, ...]:
         """What became of every file that kvpatch wrote here, by the journals."""
         return tuple(
-            _standing(site.path, site.journal, path, state, owners)
+            standing_of(site.path, site.journal, path, state, owners)
             for site in self.sites.values()
             if site.journal is not None
             for owners in (self.tree.owners(site.path),)
@@ -140,53 +141,6 @@ class Host:
         return any(
             site.journal is not None and site.journal.unfinished for site in self.sites.values()
         )
-
-
-@dataclass(frozen=True)
-class Standing:
-    """What became of one file that kvpatch wrote: a word of :mod:`kvpatch.staleness`."""
-
-    path: str
-    state: str
-    basis: str = "pristine"
-    plain: bool = True
-    gone: bool = False
-    """Whether it is not there because its distribution is not, or is another one."""
-
-    @property
-    def comes_back(self) -> bool:
-        """Whether a revert writes its original."""
-        return self.state == OURS or (self.state == MISSING and not self.gone)
-
-    @property
-    def remains(self) -> bool:
-        """Whether it is still the installation that kvpatch wrote into."""
-        return self.state in (OURS, CHANGED, MISSING) and not self.gone
-
-    @property
-    def ours(self) -> bool:
-        """Whether the file is as kvpatch wrote it."""
-        return self.state == OURS
-
-    @property
-    def sentence(self) -> str:
-        """What is the matter with it, to follow its path."""
-        if not self.plain and self.state in (CHANGED, STALE):
-            return "is no plain file any more: move it away, then revert, or reinstall"
-        return _SENTENCES[self.state]
-
-
-_SENTENCES = {
-    OURS: "is as kvpatch wrote it",
-    CARRIED: "came with the wheel that is installed now; revert leaves it as it is",
-    REINSTALLED: "was reinstalled and is pristine again",
-    STALE: (
-        "is stale: its distribution was installed anew since, or has other sources; "
-        "`kvpatch apply` plans it anew, and `kvpatch revert` leaves it as it is"
-    ),
-    CHANGED: "was changed since kvpatch wrote it; `kvpatch revert --force` keeps a copy of that",
-    MISSING: "is not there any more; revert puts the original back",
-}
 
 
 @dataclass(frozen=True)
@@ -322,14 +276,6 @@ def bytecode_prefixes(environment: Environment) -> tuple[str, ...]:
     else:
         prefix = interpreter.pycache_prefix
     return (prefix,) if prefix else ()
-
-
-def _standing(site: Path, journal: Journal, path: str, state: str, owners: Owners) -> Standing:
-    entry = journal.of(path)[0]
-    file = site / path
-    # As a revert has it, which makes no folder for a file.
-    gone = owners.replaced(journal, entry) or not file.parent.is_dir()
-    return Standing(path, state, entry.basis, file.is_file(), gone)
 
 
 def with_facts(seen: View) -> View:

@@ -97,24 +97,6 @@ def test_a_brief_view_comes_to_the_same_digest_as_a_thorough_one(site: FakeSite)
     assert len({plan.patches[0].outcome for plan in plans}) == 1
 
 
-@pytest.mark.parametrize(
-    ("state", "ours", "comes_back"),
-    [
-        ("ours", True, True),
-        ("reinstalled", False, False),
-        ("stale", False, False),
-        ("changed", False, False),
-        ("missing", False, True),
-    ],
-)
-def test_every_standing_has_a_sentence_and_says_whether_a_revert_brings_it_back(
-    state: str, ours: bool, comes_back: bool
-) -> None:
-    standing = Standing("vllm/a.py", state)
-    assert (standing.ours, standing.comes_back) == (ours, comes_back)
-    assert standing.sentence
-
-
 def test_of_a_distribution_that_is_gone_nothing_comes_back(tmp_path: Path) -> None:
     site = make_site(tmp_path)
     files = {"lmcache/__init__.py": "", TRACKER: "MODELS = {}\n"}
