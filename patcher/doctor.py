@@ -199,10 +199,10 @@ def _model(seen: Subject, asked: Asked) -> Iterator[Check]:
     if not isinstance(separator, str):
         yield not_checked("separator", "the configuration has none")
     else:
-        answer = probe(
-            "tokenizer_probe", [str(folder), separator], limit=LOAD_LIMIT_S, python=seen.python
-        )
-        yield separator_check(answer, separator, cured=seen.pair.cured.get(_TOKEN))
+        cured = seen.pair.cured.get(_TOKEN)
+        argv = [str(folder), separator, "whole" if cured else "cut"]
+        answer = probe("tokenizer_probe", argv, limit=LOAD_LIMIT_S, python=seen.python)
+        yield separator_check(answer, separator, cured=cured)
 
 
 def _gds(seen: Subject, asked: Asked) -> Iterator[Check]:

@@ -140,7 +140,13 @@ def check_layers_check(model: Model, layers: object, ratios: object) -> Check | 
 
 
 def separator_check(answer: Answer, separator: str, *, cured: bool | None) -> Check:
-    """Whether the separator is found between documents, and nowhere else."""
+    """Whether the separator is found between documents, and nowhere else.
+
+    Args:
+        answer: of the tokenizer's probe, asked as LMCache stands.
+        separator: the text between documents.
+        cured: whether the patch that keeps it whole is in place; None where this pair has none.
+    """
     name = "separator"
     if answer.facts is None:
         return not_checked(name, answer.problem)
@@ -152,13 +158,15 @@ def separator_check(answer: Answer, separator: str, *, cured: bool | None) -> Ch
         f"{facts['wanted']} segments wanted, {facts['found']} found, {facts['spurious']} spurious"
     )
     shown = ascii(separator)
-    if not facts["kept"] and not cured:
+    if not facts["tokens"]:
+        return fail(name, f"{shown} is no token to this tokenizer", "take another text")
+    if not facts["kept"]:
         return fail(
             name,
             f"LMCache drops the only token of {shown}, and finds no segment",
             _APPLY if cured is False else "take a separator of several tokens",
         )
-    if facts["loses_first"] and not cured:
+    if facts["loses_first"]:
         return fail(
             name,
             f"LMCache drops the first token of {shown}, as this tokenizer sets no BOS: {counted}",

@@ -1,8 +1,9 @@
 """Splits a prompt by the separator as LMCache does, with the model's own tokenizer.
 
-Stands alone: run by the target interpreter as a script with the model's folder and the separator.
-Prints one line of JSON: the separator's tokens, what LMCache keeps of them, and how many segments
-it wants, finds, and finds inside of documents.
+Stands alone: run by the target interpreter as a script with the model's folder, the separator, and
+``whole`` where LMCache is patched to take the separator whole, else ``cut``. Prints one line of
+JSON: the separator's tokens, what LMCache keeps of them, and how many segments it wants, finds, and
+finds inside of documents.
 """
 
 from __future__ import annotations
@@ -32,30 +33,45 @@ def places(tokens: Sequence[int], wanted: Sequence[int]) -> list[int]:
     return [at for at in range(len(tokens) - size + 1) if size and tokens[at : at + size] == wanted]
 
 
-def look(encode: Encode, separator: str) -> dict[str, Any]:
+def apart(found: Sequence[int], size: int) -> list[int]:
+    """The places that don't overlap the one before."""
+    kept: list[int] = []
+    for at in found:
+        if not kept or at >= kept[-1] + size:
+            kept.append(at)
+    return kept
+
+
+def look(encode: Encode, separator: str, *, whole: bool) -> dict[str, Any]:
     """What comes of it.
 
     Args:
         encode: text and whether special tokens are added, to token ids.
         separator: the text between documents.
+        whole: whether LMCache encodes the separator without special tokens, and passes over
+            matches that overlap, as it does once it is patched.
     """
-    whole = encode(separator, True)
     plain = encode(separator, False)
-    kept = whole[1:]
+    kept = plain if whole else encode(separator, True)[1:]
+
+    def count(tokens: Sequence[int]) -> int:
+        found = places(tokens, kept)
+        return len(apart(found, len(kept)) if whole else found)
+
     parts = [encode(text, False) for text in DOCUMENTS]
     joined: list[int] = []
     for part in parts:
         joined += part + plain
     joined += encode(QUESTION, False)
-    spurious = sum(len(places(part, kept)) for part in [*parts, encode(QUESTION, False)])
+    spurious = sum(map(count, [*parts, encode(QUESTION, False)]))
     as_text = encode("".join(text + separator for text in DOCUMENTS) + QUESTION, False)
     return {
         "tokens": plain,
         "kept": kept,
         "loses_first": kept != plain,
         "wanted": len(DOCUMENTS) + 1,
-        "found": len(places(joined, kept)) + 1 if kept else 0,
-        "found_in_text": len(places(as_text, kept)) + 1 if kept else 0,
+        "found": count(joined) + 1 if kept else 0,
+        "found_in_text": count(as_text) + 1 if kept else 0,
         "spurious": spurious,
     }
 
@@ -116,6 +132,6 @@ def _line(error: Exception) -> str:
 
 if __name__ == "__main__":
     try:
-        print(json.dumps(look(encoder(sys.argv[1]), sys.argv[2])))
+        print(json.dumps(look(encoder(sys.argv[1]), sys.argv[2], whole=sys.argv[3] == "whole")))
     except Exception as error:
         print(json.dumps(problem(error)))

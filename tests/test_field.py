@@ -15,6 +15,7 @@ from commands import Ran, kvpatch
 from kvpatch.diagnosis import State
 from kvpatch.model_checks import separator_check
 from kvpatch.probe import Answer, probe
+from kvpatch.tokenizer_probe import look
 
 pytestmark = pytest.mark.releases
 
@@ -158,26 +159,21 @@ def test_29_a_store_that_outlives_the_process_wants_a_seed(tmp_path: Path, kept:
     assert lint(tmp_path, f"{kept}\n", "--env-file", environ).data["findings"] == []
 
 
-FACTS = {
-    "wanted": 3,
-    "found": 3,
-    "found_in_text": 3,
-    "spurious": 0,
-    "kept": 3,
-    "loses_first": False,
-}
-
-
 @pytest.mark.parametrize("state", [True, False, None])
+@pytest.mark.parametrize("separator", [" ## ", "|"])
 def test_18_a_separator_that_loses_its_first_token_is_a_fault_until_it_is_patched(
-    state: bool | None,
+    state: bool | None, separator: str
 ) -> None:
-    lost = separator_check(Answer({**FACTS, "loses_first": True}), " # # ", cured=state)
-    empty = separator_check(Answer({**FACTS, "kept": 0}), "\n\n", cured=state)
-    assert {lost.state, empty.state} == {State.OK if state else State.FAIL}
+    def without_bos(text: str, _special: bool) -> list[int]:
+        return list(text.encode())
+
+    facts = look(without_bos, separator, whole=bool(state))
+    found = separator_check(Answer(facts), separator, cured=state)
+    assert found.state is (State.OK if state else State.FAIL)
     if state is False:
-        assert lost.todo == empty.todo == "run `kvpatch apply`"
-    assert "3 segments wanted, 3 found, 0 spurious" in lost.reason
+        assert found.todo == "run `kvpatch apply`"
+    if state:
+        assert "4 segments wanted, 4 found, 0 spurious" in found.reason
 
 
 def test_33_a_mount_that_hangs_is_told_within_the_limit(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ def test_scaled_rope_is_ok_where_its_patch_is_in_place() -> None:
 
 
 FINE = {
+    "tokens": [1, 2],
     "kept": [1, 2],
     "loses_first": False,
     "wanted": 4,
@@ -91,7 +92,8 @@ FINE = {
         ({}, False, State.OK, "4 segments wanted, 4 found, 0 spurious"),
         ({"loses_first": True, "spurious": 2}, False, State.FAIL, "first token"),
         ({"kept": [], "loses_first": True, "found": 0}, False, State.FAIL, "only token"),
-        ({"loses_first": True}, True, State.OK, "4 found"),
+        ({}, True, State.OK, "4 found"),
+        ({"tokens": [], "kept": []}, True, State.FAIL, "is no token"),
         ({"spurious": 1}, False, State.FAIL, "1 spurious"),
         ({"found": 2}, False, State.FAIL, "2 found"),
         ({"found_in_text": 1}, False, State.WARN, "1 where the text"),

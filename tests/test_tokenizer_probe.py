@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from kvpatch import tokenizer_probe
-from kvpatch.tokenizer_probe import NoFilesError, encoder, look, places, problem
+from kvpatch.tokenizer_probe import Encode, NoFilesError, apart, encoder, look, places, problem
 
 
 def with_bos(text: str, special: bool) -> list[int]:
@@ -24,22 +24,37 @@ def without_bos(text: str, _: bool) -> list[int]:
 
 
 def test_a_tokenizer_with_bos_loses_nothing() -> None:
-    found = look(with_bos, " ## ")
+    found = look(with_bos, " ## ", whole=False)
     assert not found["loses_first"]
     assert (found["wanted"], found["found"], found["spurious"]) == (4, 4, 0)
 
 
 def test_a_tokenizer_without_bos_loses_the_first_token() -> None:
-    found = look(without_bos, " # ")
+    found = look(without_bos, " # ", whole=False)
     assert found["loses_first"]
     assert bytes(found["kept"]) == b"# "
     assert found["spurious"] == 2
 
 
 def test_a_separator_of_one_token_is_lost_whole() -> None:
-    found = look(without_bos, "|")
+    found = look(without_bos, "|", whole=False)
     assert found["kept"] == []
     assert found["found"] == 0
+
+
+@pytest.mark.parametrize("encode", [with_bos, without_bos])
+@pytest.mark.parametrize("separator", ["|", "||", " ## "])
+def test_a_patched_lmcache_finds_every_separator_whole(encode: Encode, separator: str) -> None:
+    found = look(encode, separator, whole=True)
+    assert not found["loses_first"]
+    assert bytes(found["kept"]) == separator.encode()
+    assert (found["wanted"], found["found"], found["spurious"]) == (4, 4, 0)
+    assert found["found_in_text"] == 4
+
+
+def test_a_patched_lmcache_passes_over_a_match_that_overlaps_the_last() -> None:
+    assert apart(places([1, 1, 1, 1, 1], [1, 1]), 2) == [0, 2]
+    assert apart([], 1) == []
 
 
 def test_places_are_counted_with_overlaps_and_none_for_nothing() -> None:
@@ -49,7 +64,7 @@ def test_places_are_counted_with_overlaps_and_none_for_nothing() -> None:
 
 
 def test_a_folder_without_a_tokenizer_is_a_problem_and_no_crash(tmp_path: Path) -> None:
-    argv = [sys.executable, "-I", tokenizer_probe.__file__, str(tmp_path), " # # "]
+    argv = [sys.executable, "-I", tokenizer_probe.__file__, str(tmp_path), " # # ", "cut"]
     ended = subprocess.run(argv, capture_output=True, text=True, check=True)
     assert json.loads(ended.stdout.splitlines()[-1])["problem"]
 
