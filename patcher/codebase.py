@@ -145,6 +145,10 @@ class Codebase:
         key = ("members", place.module, place.name)
         return self.once(key, lambda: self._members(place, frozenset()))
 
+    def lineage(self, place: Place) -> frozenset[tuple[str, str]]:
+        """Module and name of a class and of its bases, as far as they are to be seen."""
+        return self.once(("lineage", place.module, place.name), lambda: self._lineage(place))
+
     def class_at(self, place: Place) -> Class | None:
         """The class that a place names."""
         facts = self.module(place.module)
@@ -226,6 +230,18 @@ class Codebase:
             else:
                 place = self.resolve(place.module, part)
         return place
+
+    def _lineage(self, place: Place) -> frozenset[tuple[str, str]]:
+        found: dict[tuple[str, str], None] = {}
+        waiting: list[Place | None] = [place]
+        while waiting:
+            one = waiting.pop()
+            key = (one.module, one.name) if one else ("", "")
+            facts = self.class_at(one) if one and key not in found else None
+            if one is not None and facts is not None:
+                found[key] = None
+                waiting += [self.follow(one.module, base) for base in facts.bases]
+        return frozenset(found)
 
     def _members(self, place: Place, seen: frozenset[Place]) -> Mapping[str, Place] | None:
         found = self.class_at(place)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from .codebase import Codebase, Place
-from .needs import Failure, Pair, Reached, called, reached, usual
+from .needs import Failure, Pair
+from .reach import Reached, called, plain_name, reached, usual
 from .symbols import Call, Function, Read
 
 ADAPTER = "lmcache.integration.vllm.vllm_v1_adapter"
@@ -170,7 +169,7 @@ class Meeting:
 def meetings(
     pair: Pair, start: Sequence[Place], *, unless: str | None = None
 ) -> tuple[Meeting, ...]:
-    """Those of the functions that are :func:`~kvpatch.needs.reached` that the other package meets.
+    """Those of the functions that are :func:`~kvpatch.reach.reached` that the other package meets.
 
     The others do the same whatever that package is.
     """
@@ -231,7 +230,7 @@ def _calls_out(pair: Pair, item: Reached) -> Iterator[tuple[Call, Place]]:
 def _reads_out(pair: Pair, item: Reached) -> Iterator[tuple[Read, str, Place]]:
     """The attributes that a function reads of what its annotations say is the other package's."""
     for read in item.function.reads:
-        kind = _plain_name(item.function.annotations.get(read.owner, ""))
+        kind = plain_name(item.function.annotations.get(read.owner, ""))
         if kind and not read.guarded and not read.name.startswith("__"):
             target = pair.own.follow(item.module, kind, typing=True)
             if target is not None and pair.other.owns(target.module):
@@ -243,11 +242,3 @@ def _attributes(pair: Pair, target: Place) -> Mapping[str, Place] | None:
     real = pair.other.resolve(target.module, target.name)
     members = pair.other.members(real) if real and pair.other.class_at(real) else None
     return None if members is None or "*" in members else members
-
-
-@lru_cache(maxsize=4096)
-def _plain_name(annotation: str) -> str:
-    text = annotation.strip().strip("\"'")
-    optional = re.fullmatch(r"Optional\[(.+)\]", text) or re.fullmatch(r"(.+) \| None", text)
-    text = optional.group(1).strip("\"'") if optional else text
-    return text if re.fullmatch(r"[A-Za-z_][\w.]*", text) else ""

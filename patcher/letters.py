@@ -19,7 +19,8 @@ from .contract import (
     meetings,
 )
 from .model_runner import VARIABLE, WAY
-from .needs import Failure, Pair, reached
+from .needs import Failure, Pair
+from .reach import reached
 from .symbols import Function, Read
 
 _ROPE = "lmcache/v1/compute/positional_encoding.py"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from .codebase import Codebase, Place
-from .symbols import Call, Choice, Dead, Function, Import, Step
+from .codebase import Codebase
+from .reach import Reached, imports_in, usual
+from .symbols import Choice, Dead, Import, Step
 
 
 @dataclass(frozen=True)
@@ -182,119 +182,6 @@ class Pair:
             if why is not None:
                 return Failure(path, step.line, module, name, why)
         return None
-
-
-@dataclass(frozen=True, eq=False)
-class Reached:
-    """A function that is run: its module, its dotted name there, and its facts."""
-
-    module: str
-    name: str
-    function: Function
-
-
-def reached(
-    own: Codebase, start: Sequence[Place], *, unless: str | None = None
-) -> Sequence[Reached]:
-    """The functions of a package that run when those of ``start`` do, each once.
-
-    Only calls whose target can be told are followed: names, ``self``'s own methods, constructors.
-    Those under a test that is not :func:`usual`, or that has ``unless`` in it, are not.
-    """
-    key = ("reached", tuple((place.module, place.name) for place in start), unless)
-    return own.once(key, lambda: tuple(_reached(own, start, unless)))
-
-
-def _reached(own: Codebase, start: Sequence[Place], unless: str | None) -> Iterator[Reached]:
-    waiting = list(start)
-    seen: set[tuple[str, str]] = set()
-    while waiting:
-        place = waiting.pop(0)
-        found = _function(own, place)
-        if found is None or (found.module, found.name) in seen:
-            continue
-        seen.add((found.module, found.name))
-        yield found
-        for call in found.function.calls:
-            if not all(usual(test) and not (unless and unless in test) for test in call.when):
-                continue
-            target = called(own, found, call)
-            if target is not None and own.owns(target.module):
-                waiting.append(target)
-
-
-@lru_cache(maxsize=4096)
-def usual(test: str) -> bool:
-    """Whether a test is one that blending passes: no optional feature of the configuration."""
-    test = _NEGATED.sub("", test)
-    if _ELSEWHERE.search(test):
-        return False
-    return all(name in _BLENDING for name in _SETTING.findall(test))
-
-
-_SETTING = re.compile(r"config\.(\w+)")
-_NEGATED = re.compile(r"\bnot [\w.]+(\(\))?")
-_ELSEWHERE = re.compile(r"sparse|rocm|\bhip\b|xpu|mla\b|native", re.IGNORECASE)
-_BLENDING = frozenset({"enable_blending", "use_layerwise", "extra_config", "chunk_size"})
-
-
-def called(own: Codebase, by: Reached, call: Call) -> Place | None:
-    """What a call calls, as far as that can be told; of another package its module and name."""
-    key = ("called", by.module, by.name, call.callee)
-    return own.once(key, lambda: _called(own, by, call))
-
-
-def _called(own: Codebase, by: Reached, call: Call) -> Place | None:
-    head, _, rest = call.callee.partition(".")
-    owner = by.name.rpartition(".")[0]
-    if head in ("self", "cls") and owner:
-        place = Place(own.path(by.module), 0, by.module, owner)
-        if head == "cls" and not rest:
-            return place
-        members = own.members(place)
-        return members.get(rest) if members and "." not in rest else None
-    for step in imports_in(by.function.steps):
-        target = own.absolute(by.module, step.module, step.level)
-        for name, bound in step.names:
-            if bound == head:
-                if not own.owns(target):
-                    return Place("", step.line, target, ".".join(filter(None, (name, rest))))
-                place_ = own.resolve(target, name)
-                return _below(place_, rest)
-    return own.follow(by.module, call.callee)
-
-
-def _below(place: Place | None, rest: str) -> Place | None:
-    if place is None or not rest:
-        return place
-    return Place(place.path, place.line, place.module, ".".join(filter(None, (place.name, rest))))
-
-
-def _function(own: Codebase, place: Place) -> Reached | None:
-    facts = own.module(place.module)
-    if facts is None:
-        return None
-    if place.name in facts.functions:
-        return Reached(place.module, place.name, facts.functions[place.name])
-    if place.name in facts.classes:
-        maker = (own.members(place) or {}).get("__init__")
-        return _function(own, maker) if maker is not None else None
-    owner, _, method = place.name.rpartition(".")
-    if owner in facts.classes:
-        inherited = (own.members(Place(place.path, 0, place.module, owner)) or {}).get(method)
-        if inherited is not None and inherited != place:
-            return _function(own, inherited)
-    return None
-
-
-def imports_in(steps: Sequence[Step]) -> Iterator[Import]:
-    """Every import of these steps, whichever way they go."""
-    for step in steps:
-        if isinstance(step, Import):
-            yield step
-        elif isinstance(step, Choice):
-            for way in step.ways:
-                yield from imports_in(way)
 
 
 @lru_cache(maxsize=4096)

@@ -1,10 +1,10 @@
-"""What loading and running code imports, and the functions that run."""
+"""What loading and running code imports."""
 
 from __future__ import annotations
 
 import pytest
 from kvpatch.codebase import Codebase, Facts
-from kvpatch.needs import Pair, reached, usual
+from kvpatch.needs import Pair
 
 
 def pair(own: dict[str, str], other: dict[str, str] | None = None, *, deep: bool = True) -> Pair:
@@ -83,64 +83,3 @@ def test_a_shallow_pair_takes_its_own_modules_to_load() -> None:
     failure = pair(files, deep=False).load("own.a")
     assert failure is not None
     assert failure.why == "other has no gone"
-
-
-def test_the_functions_that_run_are_followed_through_methods_classes_and_local_imports() -> None:
-    files = {
-        "own/a.py": (
-            "class A(B):\n"
-            "    def __init__(self):\n        self.go()\n"
-            "    def go(self):\n        from own.c import make as m\n        m()\n"
-            "        unknown.call()\n"
-            "    def idle(self): pass\n"
-            "class B:\n    pass\n"
-        ),
-        "own/c.py": (
-            "class C:\n    @classmethod\n    def new(cls):\n        return cls()\n"
-            "    def __init__(self): helper()\n"
-            "def make():\n    return C.new()\n"
-            "def helper(): pass\n"
-        ),
-    }
-    own = pair(files).own
-    place = own.resolve("own.a", "A")
-    assert place is not None
-    assert [item.name for item in reached(own, [place])] == [
-        "A.__init__",
-        "A.go",
-        "make",
-        "C.new",
-        "C.__init__",
-        "helper",
-    ]
-
-
-def test_calls_under_an_optional_feature_are_not_followed() -> None:
-    text = (
-        "def start(config):\n"
-        "    if config.enable_p2p:\n        one()\n"
-        "    if config.enable_blending:\n        two()\n"
-        "    if not ready:\n        three()\n"
-        "def one(): pass\ndef two(): pass\ndef three(): pass\n"
-    )
-    own = pair({"own/a.py": text}).own
-    place = own.resolve("own.a", "start")
-    assert place is not None
-    assert [item.name for item in reached(own, [place])] == ["start", "two", "three"]
-    assert [item.name for item in reached(own, [place], unless="ready")] == ["start", "two"]
-
-
-@pytest.mark.parametrize(
-    ("test", "passes"),
-    [
-        ("config.enable_blending", True),
-        ("self.config.use_layerwise and x", True),
-        ("config.enable_pd", False),
-        ("enable_sparse", False),
-        ("name == 'Flash' and (not enable_sparse)", True),
-        ("_is_rocm() or device == 'xpu'", False),
-        ("vllm_config.model_config is None", False),
-    ],
-)
-def test_which_tests_blending_passes(test: str, passes: bool) -> None:
-    assert usual(test) is passes
