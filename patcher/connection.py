@@ -23,6 +23,7 @@ TIMEOUT_S = 20.0
 MOST_PAUSE_S = 20.0
 """So long a server may ask to be left alone before it is tried again; it can ask for a day."""
 
+_BUSY = (429, 500, 502, 503, 504)
 _NOWHERE: list[tuple[str, tuple[str, str] | None]] = [("/", None)]
 _LOGIN = {
     401: "it asks for a login",
@@ -60,9 +61,8 @@ def connection(index: Index, *, threads: int = 1) -> Iterator[requests.Session]:
             if callable(self.auth):
                 self.auth(prepared_request)
 
-    busy = Patient(
-        total=3, backoff_factor=0.3, status_forcelist=(429, 500, 502, 503, 504), redirect=10
-    )
+    again = [status for status in _BUSY if status not in index.passed]
+    busy = Patient(total=3, backoff_factor=0.3, status_forcelist=again, redirect=10)
     main = configured()
     known = _known(main)
     if index not in known:

@@ -153,29 +153,31 @@ def _everywhere(
 ) -> tuple[list[Sequence[Wheel]], tuple[KvpatchError, ...]]:
     """The files of each place that counts, in the order of the places; and what can't be read.
 
-    As pip does, the others are asked where one can't be read.
+    As pip does, the others are asked where one can't be read. uv stops there.
 
     Raises:
-        KvpatchError: nothing was found.
+        KvpatchError: nothing was found; or uv would stop at what can't be read.
     """
     by_place: list[Sequence[Wheel]] = []
     lost: list[KvpatchError] = []
     decided, first = False, first_only(asked)
     for place in places(asked):
         # uv takes nothing of an index that comes after the first which has the name.
-        if decided and first and not place.flat:
+        if decided and first and not place.beside:
             continue
         try:
             files = found(place)
         except KvpatchError as error:
             if error.code not in (_ABSENT, "untrusted-index", "no-network"):
                 raise
+            if error.code == "no-network" and asked.tool == "uv" and (first or place.flat):
+                raise
             # pip leaves out further places that it is not told to trust.
             if error.code != _ABSENT and (error.code == "no-network" or place == asked):
                 lost.append(error)
             continue
         by_place.append(files)
-        decided = decided or not place.flat
+        decided = decided or not (place.beside or (place.flat and not files))
     if not any(by_place):
         raise lost[0] if lost else _no_such(name, asked)
     return by_place, tuple(lost)
@@ -228,7 +230,8 @@ def _fetch(place: Index, name: str) -> list[Wheel]:
             require_page(kind)
             return files_of(body.read(answer.raw, MOST_PAGE), kind, answer.url, name)
     except HTTPError as error:
-        if not place.flat and error.response is not None and error.response.status_code == _MISSING:
+        status = None if error.response is None else error.response.status_code
+        if not place.flat and status in (_MISSING, *place.passed):
             raise _no_such(name, place) from None
         raise no_network(what, error, where) from None
     # Besides what requests has a name for, it is a certificate that is not there, or a page that is
@@ -253,8 +256,8 @@ def _where(place: Index) -> str:
     """A place in words. Of its URL only the host: there can be a secret in the rest too."""
     parts = urlsplit(place.url or DEFAULT_URL)
     if parts.scheme == "file":
-        return f"{'find-links' if place.flat else 'the package index'} at {parts.path}"
-    return f"{'the page of links' if place.flat else 'the package index'} of {parts.netloc}"
+        return f"{'find-links' if place.beside else 'the package index'} at {parts.path}"
+    return f"{'the page of links' if place.beside else 'the package index'} of {parts.netloc}"
 
 
 def _one_each(by_place: Sequence[Sequence[Wheel]]) -> tuple[Wheel, ...]:
@@ -288,6 +291,8 @@ def _kept_place(cache: Path, place: Index, name: str) -> Path | None:
     if urlsplit(place.url or "").scheme == "file":
         return None
     about = [str(place.url)]
+    if place.flat:
+        about.append("flat")
     # What a host told that was not verified is not for a run that verifies it.
     if hosts := trusted(place):
         about.append(hosts.key)

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from . import pip_config, uv_config
 from .outcome import ExitCode, KvpatchError
 from .trusted import TrustedHosts, of_pip, of_uv
+from .uv_config import UvIndex
 
 _PAGES = (".html", ".htm")
 _VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
@@ -22,7 +23,8 @@ class Index:
 
     ``url`` is None for the default of pip and uv. ``tool`` is whose configuration named it.
     ``absent`` is that of ``no-index``: there is none, and find-links alone count. A ``flat`` place
-    is one of find-links: it lists files of any distribution.
+    lists files of any distribution; one that is ``beside`` is of find-links, and counts whichever
+    index has them. ``passed`` are statuses of an index that has not got a distribution, with 404.
     """
 
     url: str | None
@@ -30,10 +32,13 @@ class Index:
     tool: str = field(default="pip", compare=False)
     absent: bool = False
     flat: bool = False
+    beside: bool = False
+    passed: tuple[int, ...] = ()
+    name: str = field(default="", compare=False)
 
     @property
     def folder(self) -> Path | None:
-        """The folder with files that a place of find-links is, or the one file; else None."""
+        """The folder with files that a flat place is, or the one file; else None."""
         parts = urlsplit(self.url or "")
         path = Path(unquote(parts.path))
         page = path.suffix.lower() in _PAGES
@@ -47,26 +52,23 @@ def configured(environ: Mapping[str, str] | None = None) -> Index:
     """The index that uv or pip is configured with: by a variable, else by pip's files or uv's."""
     given = os.environ if environ is None else environ
     for name in _VARIABLES:
-        # uv also takes "name=url".
-        value = given.get(name, "").strip()
-        label, equals, rest = value.partition("=")
-        if name == "UV_DEFAULT_INDEX" and equals and "/" not in label:
-            value = rest
-        if value:
-            return _unless_absent(_index(value, name.partition("_")[0].lower()), given)
+        if value := given.get(name, "").strip():
+            uvs = uv_config.named(value) if name == "UV_DEFAULT_INDEX" else UvIndex(value)
+            index = _index(value) if name.startswith("PIP_") else _of_uv(uvs, given)
+            return _unless_absent(index, given)
     pip = pip_config.read(given)
     if (value := pip.value("index-url")) or pip.flag("no-index"):
         return _unless_absent(_index(value), given)
     files = uv_config.read(given)
     if files.index or files.no_index:
-        return _unless_absent(_index(files.index, "uv"), given)
+        return _unless_absent(_of_uv(files.index or UvIndex(""), given), given)
     # Neither names one: who names further places rules, else who trusts hosts; pip before uv.
     pips = any(pip.value(option) for option in ("extra-index-url", "find-links"))
-    uvs = bool(files.extra or files.links)
-    if not pips and not uvs:
+    by_uv = bool(files.extra or files.links)
+    if not pips and not by_uv:
         pips = bool(pip.value("trusted-host"))
-        uvs = bool(_insecure_texts(given, files))
-    return Index(None, None, "uv" if uvs and not pips else "pip")
+        by_uv = bool(_insecure_texts(given, files))
+    return Index(None, None, "uv" if by_uv and not pips else "pip")
 
 
 def _unless_absent(index: Index, environ: Mapping[str, str]) -> Index:
@@ -92,21 +94,26 @@ class Extras:
 def extras(index: Index, environ: Mapping[str, str] | None = None) -> Extras:
     """The further indexes and find-links of the tool that named the index.
 
-    Places on this host that are not there are left out, as pip does.
+    Places on this host that are not there are left out, as pip does; uv stops at such find-links.
     """
     given = os.environ if environ is None else environ
     indexes: dict[Index, None] = {}
     if not index.absent:
-        named = (_index(text, index.tool) for text in _extra_texts(given, index.tool))
-        indexes = dict.fromkeys(one for one in named if one.url != index.url and _is_there(one))
+        named = (one for one in _further(index, given) if _is_there(one))
+        same = index.url, index.flat
+        indexes = dict.fromkeys(one for one in named if (one.url, one.flat) != same)
     links: dict[Index, None] = {}
     for text in _link_texts(given, index.tool):
-        place = replace(_index(str(Path(text).expanduser()) if text[0] == "~" else text), flat=True)
-        if _is_there(place):
-            links[replace(place, tool=index.tool)] = None
-            if index.tool == "pip" and place.folder is not None and place.folder.is_dir():
+        path = str(Path(text).expanduser()) if text[0] == "~" else text
+        place = replace(_index(path, index.tool), flat=True, beside=True)
+        if index.tool == "uv":
+            links[place] = None
+        elif _is_there(place):
+            links[place] = None
+            if place.folder is not None and place.folder.is_dir():
                 pages = sorted(p for p in place.folder.iterdir() if p.suffix.lower() in _PAGES)
-                links |= dict.fromkeys(Index(page.as_uri(), flat=True) for page in pages)
+                found = (replace(place, url=page.as_uri()) for page in pages)
+                links |= dict.fromkeys(found)
     return Extras(tuple(indexes), tuple(sorted(links, key=lambda one: one.folder is not None)))
 
 
@@ -119,7 +126,9 @@ def places(index: Index, environ: Mapping[str, str] | None = None) -> tuple[Inde
     more = extras(index, environ)
     main = () if index.absent else (index,)
     if index.tool == "uv":
-        return (*more.links, *more.indexes, *main)
+        # Its own order of places with wheels, whatever the order in which they are named.
+        links = sorted(more.links, key=lambda one: (one.folder is not None, one.url))
+        return (*links, *more.indexes, *main)
     pages = [one for one in more.links if one.folder is None]
     folders = [one for one in more.links if one.folder is not None]
     return (*reversed(more.indexes), *main, *reversed(pages), *reversed(folders))
@@ -198,16 +207,18 @@ def _path(text: str | None) -> str | None:
     return str(Path(text).expanduser()) if text else None
 
 
-def _extra_texts(environ: Mapping[str, str], tool: str) -> list[str]:
-    if tool == "uv":
-        texts = f"{environ.get('UV_INDEX', '')} {environ.get('UV_EXTRA_INDEX_URL', '')}".split()
-        named = (text.partition("=") for text in texts)
-        told = [
-            rest if equals and "/" not in label else f"{label}{equals}{rest}"
-            for label, equals, rest in named
-        ]
-        return [*told, *uv_config.read(environ).extra]
-    return pip_config.read(environ).values("extra-index-url")
+def _further(main: Index, environ: Mapping[str, str]) -> list[Index]:
+    """The further indexes of the tool that named the index."""
+    if main.tool != "uv":
+        texts = pip_config.read(environ).values("extra-index-url")
+        return [_index(text) for text in texts]
+    texts = f"{environ.get('UV_INDEX', '')} {environ.get('UV_EXTRA_INDEX_URL', '')}".split()
+    # Of indexes of one name uv takes the first.
+    several: dict[str, UvIndex] = {}
+    for one in (*map(uv_config.named, texts), *uv_config.read(environ).extra):
+        several.setdefault(one.name or f"={one.url}", one)
+    several.pop(main.name, None)
+    return [_of_uv(one, environ) for one in several.values()]
 
 
 def _link_texts(environ: Mapping[str, str], tool: str) -> list[str]:
@@ -227,6 +238,13 @@ def _insecure_texts(environ: Mapping[str, str], files: uv_config.UvFiles) -> lis
 def _is_there(place: Index) -> bool:
     parts = urlsplit(place.url or "")
     return parts.scheme != "file" or os.access(unquote(parts.path), os.F_OK)
+
+
+def _of_uv(one: UvIndex, environ: Mapping[str, str]) -> Index:
+    place = replace(_index(one.url, "uv"), name=one.name, flat=one.flat, passed=one.passed)
+    own = uv_config.login(one.name, environ)
+    # A password in the URL goes before those of variables.
+    return place if own is None or (place.login and place.login[1]) else replace(place, login=own)
 
 
 def _index(url: str, tool: str = "pip") -> Index:

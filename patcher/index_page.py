@@ -136,6 +136,8 @@ def files_in(folder: Path, name: str) -> list[Wheel]:
         OSError: it can't be read.
     """
     found = []
+    if not folder.exists():
+        raise FileNotFoundError(folder)
     for path in sorted(folder.iterdir()) if folder.is_dir() else [folder]:
         if path.is_file():
             about = path.stat()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -12,6 +13,21 @@ from typing import Any
 
 _HOSTS = "allow-insecure-host"
 _NO = ("n", "no", "f", "false", "off", "0")
+_CODES = range(100, 1000)
+
+
+@dataclass(frozen=True)
+class UvIndex:
+    """One index. A ``flat`` one is a page or folder with files of any distribution.
+
+    By its ``name`` variables give its login. ``passed`` are statuses besides 404 after which uv
+    goes on to the next.
+    """
+
+    url: str
+    name: str = ""
+    flat: bool = False
+    passed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -23,8 +39,8 @@ class UvFiles:
     from one index to the next.
     """
 
-    index: str = ""
-    extra: tuple[str, ...] = ()
+    index: UvIndex | None = None
+    extra: tuple[UvIndex, ...] = ()
     links: tuple[str, ...] = ()
     insecure: tuple[str, ...] = ()
     refused: bool = False
@@ -37,44 +53,63 @@ def read(environ: Mapping[str, str]) -> UvFiles:
 
     Files of a project are not for this: what is asked for belongs to no project. That uv refuses
     keys which it does not know is not followed: each of its releases knows others.
+
+    Source: what uv takes (0.13). It joins a key of all files before it joins keys: what is said for
+    ``uv pip`` rules over the rest in whichever file, and an index that is named over an index-url.
     """
-    found = [_one(path, table) for path, table in _tables(environ)]
+    found = list(_tables(environ))
+    sound = [(path, table) for path, table in found if table is not None and _is_sound(table)]
+    parts = [*((path, _table(table.get("pip"))) for path, table in sound), *sound]
+
+    def first(key: str) -> Any:
+        return next((part[key] for _, part in parts if key in part), None)
+
+    def every(key: str) -> Iterator[str]:
+        for path, part in parts:
+            texts = map(_text, _items(part.get(key)))
+            yield from (_placed(path, text) for text in texts if text)
+
+    items = [(path, _table(item)) for path, table in sound for item in _items(table.get("index"))]
+    named = [(path, item) for path, item in items if not item.get("explicit")]
+    index = [_index(path, item) for path, item in named if item.get("default")]
+    for path, part in parts:
+        if text := _text(part.get("index-url")):
+            index.append(UvIndex(_placed(path, text)))
+    extra = [_index(path, item) for path, item in named if not item.get("default")]
+    extra += map(UvIndex, every("extra-index-url"))
+    insecure = (_text(text) for _, table in sound for text in _items(table.get(_HOSTS)))
     return UvFiles(
-        next((one.index for one in found if one.index), ""),
-        tuple(dict.fromkeys(text for one in found for text in one.extra)),
-        tuple(dict.fromkeys(text for one in found for text in one.links)),
-        tuple(dict.fromkeys(text for one in found for text in one.insecure)),
-        any(one.refused for one in found),
-        any(one.no_index for one in found),
-        next((one.strategy for one in found if one.strategy), ""),
+        index[0] if index else None,
+        tuple(dict.fromkeys(extra)),
+        tuple(dict.fromkeys(every("find-links"))),
+        tuple(dict.fromkeys(filter(None, insecure))),
+        len(sound) < len(found),
+        first("no-index") is True,
+        _text(first("index-strategy")),
     )
 
 
-def _one(path: Path, table: Mapping[str, Any] | None) -> UvFiles:
-    if table is None or not _is_sound(table):
-        return UvFiles(refused=True)
-    pip = _table(table.get("pip"))
-    named = [_table(item) for item in _items(table.get("index"))]
-    named = [item for item in named if not item.get("explicit")]
-    default = [_text(item.get("url")) for item in named if item.get("default")]
-    index = [*default, _text(table.get("index-url")), _text(pip.get("index-url"))]
-    extra = [_text(item.get("url")) for item in named if not item.get("default")]
-    links: list[str] = []
-    for part in (table, pip):
-        extra += map(_text, _items(part.get("extra-index-url")))
-        links += map(_text, _items(part.get("find-links")))
-    insecure = filter(None, map(_text, _items(table.get(_HOSTS))))
-    first = next(filter(None, index), "")
-    # What is said for `uv pip` rules there.
-    no_index = pip.get("no-index", table.get("no-index")) is True
-    strategy = _text(pip.get("index-strategy")) or _text(table.get("index-strategy"))
-    return UvFiles(
-        _placed(path, first),
-        tuple(_placed(path, text) for text in extra if text),
-        tuple(_placed(path, text) for text in links if text),
-        tuple(insecure),
-        no_index=no_index,
-        strategy=strategy,
+def named(text: str) -> UvIndex:
+    """The index that a variable names, which may be ``name=url``."""
+    name, equals, url = text.partition("=")
+    return UvIndex(url, name) if equals and "/" not in name else UvIndex(text)
+
+
+def login(name: str, environ: Mapping[str, str]) -> tuple[str, str] | None:
+    """What variables say is the login of the index of that name; None where they say nothing."""
+    prefix = f"UV_INDEX_{re.sub('[^A-Za-z0-9]', '_', name).upper()}"
+    user, password = (environ.get(f"{prefix}_{part}") for part in ("USERNAME", "PASSWORD"))
+    if not name or (user is None and password is None):
+        return None
+    return user or "", password or ""
+
+
+def _index(path: Path, item: Mapping[str, Any]) -> UvIndex:
+    return UvIndex(
+        _placed(path, _text(item.get("url"))),
+        _text(item.get("name")),
+        item.get("format") == "flat",
+        tuple(_items(item.get("ignore-error-codes"))),
     )
 
 
@@ -90,12 +125,16 @@ def _is_sound(table: Mapping[str, Any]) -> bool:
         return False
     if _HOSTS in pip or not all(isinstance(item, dict) for item in indexes):
         return False
+    codes = [code for item in indexes for code in _several(item, "ignore-error-codes")]
+    if not all(type(code) is int and code in _CODES for code in codes):
+        return False
     texts = [item.get("url") for item in indexes]
+    if any(item.get("format", "simple") not in ("simple", "flat") for item in indexes):
+        return False
     for part in (table, pip):
         texts.append(part.get("index-url", ""))
         for key in ("extra-index-url", "find-links", _HOSTS):
-            several = part.get(key, [])
-            texts += several if isinstance(several, list) else [None]
+            texts += _several(part, key)
     return all(isinstance(text, str) for text in texts)
 
 
@@ -129,6 +168,12 @@ def _files(environ: Mapping[str, str]) -> list[Path]:
     # uv takes one file of the host's: the first that is there.
     there = [path for path in (*host, Path("/etc/uv/uv.toml")) if path.is_file()]
     return [user / "uv" / "uv.toml", *there[:1]]
+
+
+def _several(part: Mapping[str, Any], key: str) -> list[Any]:
+    """The items of a list; what is no item where it is no list."""
+    value = part.get(key, [])
+    return value if isinstance(value, list) else [None]
 
 
 def _items(value: Any) -> list[Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from kvpatch.download import download, fetch
 from kvpatch.index import releases
 from kvpatch.index_config import Certificates, Index, certificates, configured, extras
 from kvpatch.outcome import ExitCode, KvpatchError
-from web import Answer, serving
+from web import Answer, Asked, serving
 
 PIP = {"PIP_INDEX_URL": "https://a.invalid/simple"}
 UV = {"UV_DEFAULT_INDEX": "https://a.invalid/simple"}
@@ -131,6 +132,22 @@ def test_a_login_in_netrc_serves_hosts_that_have_none_in_their_url(
         assert web.asked[0].authorization == "Basic eW91OmhpZGRlbg=="
 
 
+def guarded(answer: Callable[[Asked], Answer]) -> Callable[[Asked], Answer]:
+    """A server whose places below ``/private`` ask for a login, and those below ``/fails`` fail."""
+
+    def answering(asked: Asked) -> Answer:
+        if asked.path.startswith("/fails/"):
+            return Answer(b"", 500)
+        if not asked.path.startswith("/private/"):
+            return answer(asked)
+        if asked.authorization != ME:
+            return Answer(b"", 401, {"WWW-Authenticate": 'Basic realm="x"'})
+        return answer(replace(asked, path=asked.path.removeprefix("/private")))
+
+    return answering
+
+
+ME = f"Basic {b64encode(b'me:secret').decode()}"
 INDEXES = {"a": "1.0 2.0", "b": "1.5 2.0", "c": "2.0 3.0"}
 
 
@@ -152,11 +169,18 @@ class Host:
 
     def text(self, value: str) -> str:
         for letter in INDEXES:
+            private = f"{self.environ['URL']}/private/{letter}/simple/"
+            value = value.replace(f"<private {letter}>", private)
+            for user in ("me", "me:bad"):
+                own = private.replace("://", f"://{user}@")
+                value = value.replace(f"<{user} {letter}>", own)
             value = value.replace(f"<{letter}>", f"{self.environ['URL']}/{letter}/simple/")
             value = value.replace(f"<{letter} links>", f"{self.environ['URL']}/{letter}/links")
             link = f"/{letter}/files/{name_of('2.0')}"
             file = f"{self.environ['URL']}{link}#sha256={sha256(wheel('2.0', letter))}"
             value = value.replace(f"<{letter} file>", file)
+        value = value.replace("<refuses>", f"{self.environ['URL']}/private/nobody/simple/")
+        value = value.replace("<fails>", f"{self.environ['URL']}/fails/simple/")
         return (
             value.replace("<folder>", f"{self.root}/wheels")
             .replace("<files>", f"{self.root}/in files")
@@ -174,7 +198,7 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Host]:
         (files / name_of(version)).write_bytes(wheel(version, "in files"))
     links = "".join(f'<a href="{path.name}">{path.name}</a>' for path in files.glob("*.whl"))
     (files / "index.html").write_text(links)
-    with serving(Indexes(**INDEXES)) as web:
+    with serving(guarded(Indexes(**INDEXES))) as web:
         environ = {
             "PATH": os.environ["PATH"],
             "HOME": str(tmp_path),
@@ -213,6 +237,15 @@ def kvpatch_takes(wanted: str, environ: Mapping[str, str], folder: Path) -> str 
 
 A = {"PIP_INDEX_URL": "<a>"}
 UV_A = {"UV_DEFAULT_INDEX": "<a>"}
+LOGIN = {"UV_INDEX_MY_OWN_1_USERNAME": "me", "UV_INDEX_MY_OWN_1_PASSWORD": "secret"}
+
+
+def index(url: str, more: str) -> str:
+    """An index as uv.toml has it."""
+    return f"[[index]]\nurl = '{url}'\n{more}\n"
+
+
+DEFAULT_A = index("<a>", "default = true")
 
 
 @pytest.mark.installers
@@ -291,6 +324,55 @@ def test_what_is_judged_and_forked_is_what_pip_installs(
         ({**UV_A, "UV_INDEX": "<files url>"}, "demo", "in files"),
         ({"uv.toml": "index-url = '../../in files'"}, "demo", "in files"),
         ({**UV_A, "PIP_PROXY": "http://127.0.0.1:9"}, "demo", "a"),
+        # A flat index is one in the row of indexes, and the first that has the name counts.
+        ({**UV_A, "uv.toml": index("<c links>", "format = 'flat'")}, "demo", "c"),
+        ({**UV_A, "uv.toml": index("<c links>", "format = 'flat'")}, "demo==1.0", None),
+        ({**UV_A, "uv.toml": index("<folder>", "format = 'flat'")}, "demo", "folder"),
+        ({**UV_A, "uv.toml": index("<files>", "format = 'flat'")}, "demo==1.0", "a"),
+        (
+            {**UV_A, "UV_INDEX": "<b>", "uv.toml": index("<c links>", "format = 'flat'")},
+            "demo",
+            "b",
+        ),
+        ({"uv.toml": index("<c links>", "format = 'flat'\ndefault = true")}, "demo", "c"),
+        ({**UV_A, "uv.toml": index("<c links>", "format = 'simple'")}, "demo==1.0", "a"),
+        ({**UV_A, "uv.toml": index("<c links>x", "format = 'flat'")}, "demo==1.0", None),
+        # What is said for uv pip goes before the rest.
+        ({"uv.toml": "index-url = '<b>'\npip.index-url = '<a>'"}, "demo==1.0", "a"),
+        (
+            {**UV_A, "uv.toml": "extra-index-url = ['<b>']\npip.extra-index-url = ['<c>']"},
+            "demo==2.0",
+            "c",
+        ),
+        ({**UV_A, "uv.toml": "no-index = true\npip.no-index = false"}, "demo==1.0", "a"),
+        ({"uv.toml": f"pip.index-url = '<b>'\n{DEFAULT_A}"}, "demo==1.0", "a"),
+        # The order in which places with wheels are named is not theirs.
+        ({**UV_A, "UV_FIND_LINKS": "<c links>,<b links>"}, "demo==2.0", "b"),
+        ({**UV_A, "UV_FIND_LINKS": "<b links>,<c links>"}, "demo==2.0", "b"),
+        # uv stops where an index can't be read, and goes on after statuses that it is told of.
+        ({**UV_A, "UV_INDEX": "<refuses>"}, "demo==1.0", None),
+        ({**UV_A, "UV_INDEX": "<b> <refuses>"}, "demo==1.5", "b"),
+        ({**UV_A, "UV_INDEX": "http://127.0.0.1:9/"}, "demo==1.0", None),
+        (
+            {**UV_A, "UV_INDEX": "<refuses>", "UV_INDEX_STRATEGY": "unsafe-best-match"},
+            "demo==1.0",
+            "a",
+        ),
+        ({**UV_A, "UV_FIND_LINKS": "/nowhere"}, "demo==1.0", None),
+        ({**UV_A, "UV_FIND_LINKS": "<a>nowhere"}, "demo==1.0", None),
+        ({**UV_A, "uv.toml": index("<refuses>", "ignore-error-codes = [401]")}, "demo==1.0", "a"),
+        ({**UV_A, "uv.toml": index("<refuses>", "ignore-error-codes = [403]")}, "demo==1.0", None),
+        ({**UV_A, "uv.toml": index("<fails>", "ignore-error-codes = [500]")}, "demo==1.0", "a"),
+        # By its name an index gets a login from variables, unless its URL has a password.
+        ({"UV_DEFAULT_INDEX": "my-own.1=<private a>", **LOGIN}, "demo", "a"),
+        ({"UV_DEFAULT_INDEX": "other=<private a>", **LOGIN}, "demo", None),
+        ({"UV_DEFAULT_INDEX": "my-own.1=<me:bad a>", **LOGIN}, "demo", None),
+        ({"UV_DEFAULT_INDEX": "my-own.1=<me a>", **LOGIN}, "demo", "a"),
+        ({**UV_A, "UV_INDEX": "my-own.1=<private b>", **LOGIN}, "demo==1.5", "b"),
+        ({**UV_A, "uv.toml": index("<private b>", "name = 'my-own.1'"), **LOGIN}, "demo==1.5", "b"),
+        # Of several of one name the first counts.
+        ({**UV_A, "UV_INDEX": "x=<a>no", "uv.toml": index("<c>", "name = 'x'")}, "demo==3.0", None),
+        ({**UV_A, "UV_INDEX": "y=<a>no", "uv.toml": index("<c>", "name = 'x'")}, "demo==3.0", "c"),
     ],
 )
 def test_what_is_judged_and_forked_is_what_uv_installs(
