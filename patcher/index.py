@@ -103,7 +103,7 @@ def listing(
         kept = None if cache is None else _kept_place(cache, place, name)
         wheels = None if kept is None else _kept(kept, max_age_s)
         if wheels is None:
-            wheels = _one_each([_fetch(place, name)])
+            wheels = _one_each([_files(place, name)])
             if kept is not None:
                 _keep(kept, wheels)
         return wheels
@@ -133,7 +133,7 @@ def wheels_of(
     """
     asked = configured() if index is None else index
     name = canonicalize_name(distribution)
-    by_place, lost = _everywhere(asked, name, lambda place: _fetch(place, name))
+    by_place, lost = _everywhere(asked, name, lambda place: _files(place, name))
     every = [wheel for found in by_place for wheel in found]
     wheels = tuple(wheel for wheel in every if wheel.version == version and not wheel.sdist)
     if lost and not wheels:
@@ -197,6 +197,19 @@ def _no_such(name: str, asked: Index) -> KvpatchError:
         "check the name, and the index that pip or uv is configured with",
         ExitCode.ENVIRONMENT,
     )
+
+
+def _files(place: Index, name: str) -> list[Wheel]:
+    """The files that one place lists, each name once: of several pip takes the last, uv the first.
+
+    Raises:
+        KvpatchError: as :func:`_fetch`.
+    """
+    taken: dict[str, Wheel] = {}
+    for wheel in _fetch(place, name):
+        if place.tool != "uv" or wheel.filename not in taken:
+            taken[wheel.filename] = wheel
+    return list(taken.values())
 
 
 def _fetch(place: Index, name: str) -> list[Wheel]:
@@ -291,8 +304,8 @@ def _kept_place(cache: Path, place: Index, name: str) -> Path | None:
     if urlsplit(place.url or "").scheme == "file":
         return None
     about = [str(place.url)]
-    if place.flat:
-        about.append("flat")
+    # The tool tells which of several files of one name it is.
+    about += [word for word, so in (("flat", place.flat), ("uv", place.tool == "uv")) if so]
     # What a host told that was not verified is not for a run that verifies it.
     if hosts := trusted(place):
         about.append(hosts.key)

@@ -23,10 +23,7 @@ def handed_on(context: Context) -> Iterator[Finding]:
     for name, kept in given.withheld.items():
         if not name.startswith(PREFIX) and name != _SEED:
             continue
-        told = f"{name} is set and not exported, so vLLM does not get it from there"
-        if kept.by:
-            told = f"{name} does not reach vLLM: {kept.by} does not hand it on"
-        yield Finding(rules.WITHHELD, told, name, "launch")
+        yield Finding(rules.WITHHELD, kept.told(name), name, "launch")
     told_elsewhere = context.whole_environ or CONFIG_VARIABLE in (context.environ or {})
     if given.scripted and not told_elsewhere and CONFIG_VARIABLE not in given.withheld:
         told = f"{CONFIG_VARIABLE} is not set in it, so whoever starts it has to export that"

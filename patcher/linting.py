@@ -66,15 +66,7 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
     if launch is not None:
         launch = launch.started_with(environ or ())
     if path is None and environ is None and not _says_something(launch):
-        kept = launch is not None and CONFIG_VARIABLE in launch.withheld
-        raise KvpatchError(
-            "no-configuration",
-            "there is no configuration to check"
-            + (f": {CONFIG_VARIABLE} is set, and does not reach vLLM" if kept else ""),
-            "name a file, or variables: --env-file FILE, --pid PID, or --serve with a command or "
-            f"script that sets {CONFIG_VARIABLE}",
-            ExitCode.USAGE,
-        )
+        raise _nothing_to_check(launch)
     notes = [launch.several] if launch and launch.several else []
     named = _named(launch, environ, asked.pid, given=path is not None)
     shown = ""
@@ -188,6 +180,26 @@ def _otherwise(path: Path, environ: Mapping[str, str], release: Release) -> Iter
         if names:
             shown = ", ".join(names)
             yield f"note: {path} is read as systemd reads it; {reader} would have another {shown}"
+
+
+def _nothing_to_check(launch: Launch | None) -> KvpatchError:
+    told = "there is no configuration to check"
+    todo = (
+        "name a file, or variables: --env-file FILE, --pid PID, or --serve with a command or "
+        f"script that sets {CONFIG_VARIABLE}"
+    )
+    withheld = launch.withheld if launch else {}
+    # The file's own name says most.
+    for name in sorted(withheld, key=lambda one: (one != CONFIG_VARIABLE, one)):
+        if name.startswith(PREFIX):
+            kept = withheld[name]
+            told += f": {kept.told(name)}"
+            todo = f"write `export {name}=...`"
+            if kept.by:
+                todo = f"set {name} behind {kept.by}, as in `env {name}=... vllm serve`"
+            todo += ", or name the file for this check"
+            break
+    return KvpatchError("no-configuration", told, todo, ExitCode.USAGE)
 
 
 def _says_something(launch: Launch | None) -> bool:

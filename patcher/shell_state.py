@@ -48,6 +48,12 @@ class Withheld:
     value: str
     by: str = ""
 
+    def told(self, name: str) -> str:
+        """Why the variable of that name does not reach vLLM."""
+        if self.by:
+            return f"{name} does not reach vLLM: {self.by} does not hand it on"
+        return f"{name} is set and not exported, so vLLM does not get it from there"
+
 
 @dataclass(frozen=True)
 class Call:

@@ -381,3 +381,36 @@ def test_what_is_judged_and_forked_is_what_uv_installs(
     environ = on.given(settings)
     assert uv_takes(wanted, environ, on.root / "uv") == expected
     assert kvpatch_takes(wanted, environ, on.root / "kvpatch") == expected
+
+
+@pytest.mark.installers
+@pytest.mark.parametrize("kind", ["simple", "links"])
+def test_of_a_name_that_a_page_has_twice_pip_takes_the_last_and_uv_the_first(
+    tmp_path: Path, kind: str
+) -> None:
+    files = {f"/{mark}/{name_of('2.0')}": wheel("2.0", mark) for mark in ("x", "y", "z")}
+
+    def answer(asked: Asked) -> Answer:
+        if asked.path in files:
+            return Answer(files[asked.path])
+        if not asked.path.startswith(("/links", "/simple/demo")):
+            return Answer(b"", 404)
+        text = "".join(f'<a href="{at}#sha256={sha256(files[at])}">x</a>' for at in files)
+        return Answer(text.encode(), headers={"Content-Type": "text/html"})
+
+    with serving(answer) as web:
+        home = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),
+            "NO_PROXY": "127.0.0.1",
+            "PIP_CONFIG_FILE": "/dev/null",
+        }
+        pip = {**home, "PIP_INDEX_URL": f"{web.url}/simple"}
+        uv = {**home, "UV_DEFAULT_INDEX": f"{web.url}/simple", "UV_NO_CONFIG": "1"}
+        if kind == "links":
+            pip |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": f"{web.url}/links"}
+            uv |= {"UV_DEFAULT_INDEX": web.url, "UV_FIND_LINKS": f"{web.url}/links"}
+        assert pip_takes("demo", pip, tmp_path / "pip") == "z"
+        assert kvpatch_takes("demo", pip, tmp_path / "kvpatch by pip") == "z"
+        assert uv_takes("demo", uv, tmp_path / "uv") == "x"
+        assert kvpatch_takes("demo", uv, tmp_path / "kvpatch by uv") == "x"

@@ -257,6 +257,28 @@ def test_what_a_script_keeps_to_itself_is_told(before: str, said: str, tmp_path:
     assert (said in out) if said else not {"LM060", "LM064"} & set(out.split())
 
 
+@pytest.mark.parametrize(
+    ("before", "told", "todo"),
+    [
+        ("LMCACHE_CHUNK_SIZE=256", "LMCACHE_CHUNK_SIZE is set and not", "`export LMCACHE_CHUNK"),
+        ("LMCACHE_B=1\nLMCACHE_CONFIG_FILE=/x", "LMCACHE_CONFIG_FILE is", "`export LMCACHE_CONFIG"),
+        (
+            "export LMCACHE_CONFIG_FILE=/x\nexec sudo -u x \\",
+            "sudo does not hand it on",
+            "set LMCACHE_CONFIG_FILE behind sudo, as in `env LMCACHE_CONFIG_FILE=... vllm serve`",
+        ),
+        ("OTHER=x", "there is no configuration to check\n", "name a file, or variables"),
+    ],
+)
+def test_what_keeps_a_scripts_variables_from_vllm_is_said_with_what_hands_them_on(
+    tmp_path: Path, before: str, told: str, todo: str
+) -> None:
+    script = tmp_path / "start.sh"
+    script.write_text(f"{before}\n{STARTS}\n")
+    code, _, err = lint("--serve", script, "--lmcache", "0.5.6")
+    assert (code, told in err, todo in err) == (2, True, True), err
+
+
 def test_what_a_script_keeps_is_no_configuration_unless_it_is_exported_before(
     tmp_path: Path,
 ) -> None:
@@ -264,7 +286,8 @@ def test_what_a_script_keeps_is_no_configuration_unless_it_is_exported_before(
     file.write_text("chunk_sise: 256\n")
     script.write_text(f"LMCACHE_CONFIG_FILE={file}\n{STARTS}\n")
     code, _, err = lint("--serve", script, "--lmcache", "0.5.6")
-    assert (code, "LMCACHE_CONFIG_FILE is set, and does not reach vLLM" in err) == (2, True)
+    assert (code, "LMCACHE_CONFIG_FILE is set and not exported" in err) == (2, True)
+    assert "write `export LMCACHE_CONFIG_FILE=...`, or name the file" in err
     variables.write_text("LMCACHE_CONFIG_FILE=/other.yaml\n")
     _, out, _ = lint("--serve", script, "--env-file", variables, "--lmcache", "0.5.6")
     assert f"{file}:1:1: error" in out
