@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from . import key_history
+from . import dependencies, key_history
 from .coercion import CONFIG_VARIABLE
 from .diagnosis import Check, State, fail, not_checked, ok
 from .finding_checks import finding_check
@@ -130,6 +130,7 @@ def _pair(seen: Subject) -> Iterator[Check]:
             "stack_probe", ["extension", str(seen.site)], limit=LOAD_LIMIT_S, python=seen.python
         )
         yield extension_check(answer, seen.lmcache)
+        yield dependencies.look(seen.host.tree, seen.python, found)
 
 
 def _configuration(seen: Subject, pid: int | None) -> Iterator[Check]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -65,6 +65,14 @@ class Pair:
                 return failure
         return None
 
+    def outside(self, module: str) -> frozenset[str]:
+        """The top names of what loading a module of ``own`` may import that is neither package."""
+        return frozenset(
+            name.partition(".")[0]
+            for name, _ in self._imported(module, (Import(0, module, 0),))
+            if not self.own.owns(name) and not self.other.owns(name)
+        )
+
     def _unmet(self, asks: Sequence[Ask]) -> tuple[tuple[Ask, str], ...]:
         """What the other package can't answer: all that loading depends on, beside ``own``."""
         answers = [(ask, self._refusal(*ask)) for ask in asks]
@@ -88,22 +96,27 @@ class Pair:
     def _asks_in(self, within: str, steps: Sequence[Step]) -> tuple[Ask, ...]:
         """All that these steps, and the modules they load, may ask of the other package."""
         found: dict[Ask, None] = {}
+        for module, step in self._imported(within, steps):
+            if self.other.owns(module):
+                found.update(((module, name), None) for name, _ in step.names if name != "*")
+                found[module, ""] = None
+        return tuple(sorted(found))
+
+    def _imported(self, within: str, steps: Sequence[Step]) -> Iterator[tuple[str, Import]]:
+        """Each import of these steps and of the modules of ``own`` they load, by full name."""
         seen: set[str] = set()
         waiting = [(within, step) for step in imports_in(steps)]
         while waiting:
             here, step = waiting.pop()
             module = self.own.absolute(here, step.module, step.level)
-            if self.other.owns(module):
-                found.update(((module, name), None) for name, _ in step.names if name != "*")
-                found[module, ""] = None
-            elif self.own.owns(module):
-                loaded = (*_parents(module), *(f"{module}.{name}" for name, _ in step.names))
-                for name in loaded:
-                    facts = None if name in seen else self.own.module(name)
-                    seen.add(name)
-                    if facts is not None:
-                        waiting += [(name, inner) for inner in imports_in(facts.steps)]
-        return tuple(sorted(found))
+            yield module, step
+            if not self.own.owns(module):
+                continue
+            for name in (*_parents(module), *(f"{module}.{name}" for name, _ in step.names)):
+                facts = None if name in seen else self.own.module(name)
+                seen.add(name)
+                if facts is not None:
+                    waiting += [(name, inner) for inner in imports_in(facts.steps)]
 
     def _loaded(self, module: str) -> Failure | None:
         if module not in self._loading:

@@ -137,13 +137,17 @@ def pins_check(found: Mapping[str, tuple[str, tuple[str, ...]]], package: str) -
 
 
 def _spec(text: str, package: str) -> Requirement | None:
+    asked = requirement(text)
+    return asked if asked and canonicalize_name(asked.name) == package else None
+
+
+def requirement(text: str, environment: Mapping[str, str] | None = None) -> Requirement | None:
+    """A requirement that counts without extras; None for others, and for what is none."""
     try:
         asked = Requirement(text)
     except InvalidRequirement:
         return None
-    if canonicalize_name(asked.name) != package or (
-        asked.marker is not None and not asked.marker.evaluate({"extra": ""})
-    ):
+    if asked.marker is not None and not asked.marker.evaluate({**(environment or {}), "extra": ""}):
         return None
     return asked
 

@@ -1,8 +1,8 @@
 """Loads what LMCache needs beyond Python, in the target interpreter.
 
-Stands alone: run as a script with what to look for: ``extension`` or ``cufile``, and the site
-folder. Prints one line of JSON. The extension is loaded for real, after torch, because nothing else
-shows whether its ABI fits.
+Stands alone: run as a script with what to look for: ``extension`` or ``cufile`` and the site
+folder, or ``installed`` and names of modules. Prints one line of JSON. The extension is loaded for
+real, after torch, because nothing else shows whether its ABI fits.
 """
 
 from __future__ import annotations
@@ -71,6 +71,35 @@ def cufile(folder: str) -> dict[str, Any]:
     return {"loads": loads, "wheels": sorted(wheels), "module": module}
 
 
+def installed(*modules: str) -> dict[str, Any]:
+    """The names of the distributions that are there, and which modules can't be found.
+
+    The markers of requirements are asked for this Python: ``environment`` has what they need of it.
+    """
+    from importlib import metadata
+
+    named = [dist.metadata["Name"] for dist in metadata.distributions() if dist.metadata]
+    python = ".".join(map(str, sys.version_info[:2]))
+    return {
+        "distributions": sorted({name for name in named if name}),
+        "missing": [name for name in modules if not _is_there(name)],
+        "environment": {
+            "python_version": python,
+            "python_full_version": ".".join(map(str, sys.version_info[:3])),
+        },
+    }
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
 if __name__ == "__main__":
-    work = {"extension": extension, "cufile": cufile}[sys.argv[1]]
-    print(json.dumps(work(sys.argv[2])))
+    what, *given = sys.argv[1:]
+    if what == "installed":
+        print(json.dumps(installed(*given)))
+    else:
+        print(json.dumps({"extension": extension, "cufile": cufile}[what](given[0])))

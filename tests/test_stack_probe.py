@@ -153,3 +153,17 @@ def test_a_library_that_the_loader_has_is_ok_and_another_is_its_words() -> None:
 )
 def test_an_error_is_one_line_that_says_something(error: Exception, line: str) -> None:
     assert stack_probe.one_line(error) == line
+
+
+def test_what_is_installed_is_told_by_its_names_and_modules_are_looked_for_alone() -> None:
+    asked = ["installed", "json", "kvpatch_nowhere", "pytest", "kvpatch_nowhere.deep", "__main__"]
+    done = subprocess.run(
+        [sys.executable, "-I", stack_probe.__file__, *asked],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(done.stdout)
+    assert found["missing"] == ["kvpatch_nowhere", "kvpatch_nowhere.deep", "__main__"]
+    assert {"pytest", "kvpatch"} <= set(found["distributions"])
+    assert found["environment"]["python_version"] == f"{sys.version_info[0]}.{sys.version_info[1]}"

