@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 
 from .digest import sha256
 from .journal import Store
-from .ledger import Entry, Journal
+from .ledger import DistributionState, Entry, Journal
 from .links import content_of
 from .locate import Environment, Installed, symlinked_folder
 from .outcome import ExitCode, KvpatchError, Outcome
@@ -135,7 +135,7 @@ class InstalledTree:
         A package that is imported from another folder is looked for in this one.
         """
         if folder not in self.known_owners:
-            here = {
+            here: dict[str, Mapping[str, DistributionState]] = {
                 name: {installed.distribution: state_of(installed.version, self.record(name))}
                 for name, installed in self.environment.packages.items()
                 if installed.site.resolve() == folder.resolve()
