@@ -501,8 +501,10 @@ PATCH = Patch(
     "non-blocking get and forgets the positions that keys were computed at. Before LMCache "
     "0.5.4rc3 it also pairs chunks with wrong keys when requests store at the same time.",
     how="Writes each chunk's positions to the metadata in its file's header, which other readers "
-    "ignore, and reads them back; loads a layer's chunks without blocking, and fails with an "
-    "error where one is lost; treats files without positions as not there while blending; "
+    "ignore, and reads them back; lets the first write of a chunk win over all engines, "
+    "and takes chunks of different writes, and files without positions, as not there while "
+    "blending; loads a layer's chunks without blocking, after the writes that hold the buffer, and "
+    "fails with an error where one is lost; "
     "waits for device copies before buffers are given back; pairs chunks with their own keys.",
     upstream="https://github.com/LMCache/LMCache/issues/3559",
     retire_when="An LMCache release blends chunks that GDS loads.",
