@@ -78,8 +78,9 @@ def distance(reference: Sequence[float], other: Sequence[float]) -> Distance:
     Raises:
         ValueError: they are of different vocabularies.
     """
-    gaps = [abs(a - b) for a, b in zip(reference, other, strict=True)]
-    divergence = math.fsum(math.exp(a) * (a - b) for a, b in zip(reference, other, strict=True))
+    pairs = list(zip(reference, other, strict=True))
+    gaps = [_gap(a, b) for a, b in pairs]
+    divergence = math.fsum(math.exp(a) * (a - b) for a, b in pairs if a != b)
     first = max(range(len(reference)), key=reference.__getitem__)
     return Distance(
         max(gaps),
@@ -87,6 +88,14 @@ def distance(reference: Sequence[float], other: Sequence[float]) -> Distance:
         max(divergence, 0.0),
         first == max(range(len(other)), key=other.__getitem__),
     )
+
+
+def _gap(one: float, other: float) -> float:
+    """How far two log-probs are apart: whatever is no number, as far as can be."""
+    if one == other:
+        return 0.0
+    gap = abs(one - other)
+    return math.inf if math.isnan(gap) else gap
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -102,6 +103,12 @@ def test_what_needs_a_failed_check_is_not_checked_and_says_because_of_which() ->
 def test_a_difference_within_rounding_is_none() -> None:
     assert _failed(measured(_where("twice", off=3 * ROUNDING))) == []
     assert _failed(measured(_where("twice", off=5 * ROUNDING))) == ["twice"]
+
+
+@pytest.mark.parametrize("place", range(5))
+def test_an_answer_of_no_numbers_fails_wherever_it_stands(place: int) -> None:
+    found = measured(_where(f"reordered-{place}", off=math.nan))
+    assert _check(found, "oracle").ok is False
 
 
 def test_the_oracle_names_scaled_rope_where_the_rotated_keys_are_wrong() -> None:

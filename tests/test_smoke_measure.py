@@ -22,6 +22,15 @@ def test_the_distance_is_over_the_whole_vocabulary() -> None:
     assert not found.same_first
 
 
+def test_what_is_no_number_is_as_far_as_can_be_and_equal_infinities_are_equal() -> None:
+    nothing = (math.nan,) * len(COLD)
+    assert distance(COLD, nothing).most == distance(nothing, COLD).most == math.inf
+    assert distance(COLD, (*COLD[:-1], math.nan)).most == math.inf
+    never = (*COLD[:-1], -math.inf)
+    same = distance(never, never)
+    assert (same.most, same.mean, same.divergence) == (0.0, 0.0, 0.0)
+
+
 def test_distributions_of_two_vocabularies_are_not_compared() -> None:
     with pytest.raises(ValueError, match="zip"):
         distance(COLD, COLD[:-1])
