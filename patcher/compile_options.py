@@ -6,7 +6,7 @@ Read from ``FlexibleArgumentParser.parse_args`` and ``engine/arg_utils.py`` of e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,11 +34,13 @@ class Compiling:
         mode: the CUDA graph mode that they name, in capitals; None for none.
         stops: why vLLM stops at them; empty where it does not.
         option: the one at which it stops.
+        objects: all that vLLM reads for the configuration, the last of which counts.
     """
 
     mode: str | None = None
     stops: str = ""
     option: str = ""
+    objects: tuple[Mapping[str, Any], ...] = ()
 
 
 def compiling(pairs: Pairs, vllm: Version | None) -> Compiling:
@@ -60,7 +62,7 @@ def compiling(pairs: Pairs, vllm: Version | None) -> Compiling:
     except NotReadError as error:
         return Compiling(stops=f"vLLM stops at --{CONFIG}: {error}", option=CONFIG)
     mode = objects[-1].get("cudagraph_mode") if objects else None
-    return Compiling(None if mode is None else str(mode).upper())
+    return Compiling(None if mode is None else str(mode).upper(), objects=tuple(objects))
 
 
 class _StopsError(Exception):

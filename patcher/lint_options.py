@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from . import rules
+from . import compilation_fields, rules
+from .compile_options import CONFIG, NAMES
 from .key_history import nearest
 from .lint_context import Context, placed
 from .option_names import known, newest, strangers, strays
@@ -68,6 +69,9 @@ def _compiling(given: Launch, vllm: Version | None) -> Iterator[tuple[Finding, t
     found = given.compiling(vllm)
     if found.stops:
         yield _finding(found.stops), (found.option,)
+    for one in found.objects:
+        for told, level in compilation_fields.faults(one, vllm):
+            yield _finding(f"--{CONFIG}: {told}", level), tuple(NAMES)
 
 
 def _ranks(given: Launch) -> Iterator[tuple[Finding, tuple[str, ...]]]:
@@ -137,4 +141,5 @@ def _model(words: Sequence[str], vllm: Version | None) -> Iterator[Finding]:
 
 
 def _finding(told: str, lower: Level | None = None) -> Finding:
+    lower = None if lower is Level.ERROR else lower
     return Finding(rules.SERVE_CONFIG, told, "", "launch", lower=lower)
