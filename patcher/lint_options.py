@@ -23,6 +23,8 @@ _MODEL_TAKEN = Version("0.11.1")
 """From here on `vllm serve --model NAME` is taken as the model, of which there may be one."""
 _MODEL_FIRST = Version("0.17.0")
 """From here on the model has to come first where a name is served."""
+_MODEL_TAG = Version("0.10.0")
+"""From here on the module takes a model as ``serve`` does, and makes nothing of it."""
 _RANKS = ("tensor-parallel-size", "tp", "pipeline-parallel-size", "pp")
 _TRANSFER = "kv-transfer-config"
 
@@ -40,17 +42,18 @@ def options(context: Context) -> Iterator[Finding]:
         *_overruled(given, context.vllm),
     ):
         yield found if found.line else placed(found, given.origin(*names))
-    if given.args[:1] == ("serve",) and not given.doubt:
-        yield from _model(given.args[1:], context.vllm)
+    if given.args and not given.doubt:
+        check = _model if given.args[:1] == ("serve",) else _module
+        yield from check(_words(given), context.vllm)
 
 
 def _unknown(given: Launch, vllm: Version | None) -> Iterator[tuple[Finding, tuple[str, ...]]]:
     """Options that this release does not have."""
-    if given.args[:1] != ("serve",):
+    if not given.args:
         return
     names = known(vllm) or frozenset()
     shown = f"vLLM {vllm} has" if vllm else f"vLLM up to {newest()} has"
-    for _, name in strangers(given.args[1:], vllm):
+    for _, name in strangers(_words(given), vllm):
         yield _stranger(shown, name, names), ()
     config = given.config
     words = config.words if config else ()
@@ -117,8 +120,13 @@ def _overruled(given: Launch, vllm: Version | None) -> Iterator[tuple[Finding, t
                 yield Finding(rules.CONNECTOR, f"--{_TRANSFER}: {fault.message}", "", "launch"), ()
 
 
+def _words(given: Launch) -> Sequence[str]:
+    """The words of vLLM's options, behind ``serve`` where that is there."""
+    return given.args[1:] if given.args[:1] == ("serve",) else given.args
+
+
 def _model(words: Sequence[str], vllm: Version | None) -> Iterator[Finding]:
-    """The model, of which there is one."""
+    """The model behind ``serve``, of which there is one."""
     found = strays(words)
     named = [one for one in words if one == "--model" or one.startswith("--model=")]
     if named and vllm is not None and vllm < _MODEL_TAKEN:
@@ -138,6 +146,17 @@ def _model(words: Sequence[str], vllm: Version | None) -> Iterator[Finding]:
         told = "the model has to come first where --served-model-name is there"
         if vllm is not None and vllm >= _MODEL_FIRST:
             yield _finding(f"vLLM {vllm} stops: {told}")
+
+
+def _module(words: Sequence[str], vllm: Version | None) -> Iterator[Finding]:
+    """Words that the module api_server takes for no option's value."""
+    found = strays(words)
+    takes = vllm is None or vllm >= _MODEL_TAG
+    if len(found) > takes:
+        yield _finding(f"vLLM stops at {shown('', found[takes])}, which is no option's value")
+    elif found:
+        told = f"vLLM's module does not read {shown('', found[0])}, which is no option's value"
+        yield _finding(f"{told}: a switch takes none, and the model is --model NAME", Level.WARNING)
 
 
 def _finding(told: str, lower: Level | None = None) -> Finding:

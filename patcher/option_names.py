@@ -27,6 +27,24 @@ FILES = (
     "vllm/entrypoints/serve/utils/api_utils.py",
 )
 """Where the options are made; no release has all of them."""
+_SWITCHES = """
+aggregate-engine-logging allow-credentials allow-deprecated-quantization async-scheduling
+calculate-kv-scales cudagraph-metrics data-parallel-external-lb data-parallel-hybrid-lb
+disable-cascade-attn disable-chunked-mm-input disable-custom-all-reduce disable-fastapi-docs
+disable-frontend-multiprocessing disable-hybrid-kv-cache-manager disable-log-requests
+disable-log-stats disable-nccl-for-dp-synchronization disable-sliding-window
+disable-uvicorn-access-log enable-auto-tool-choice enable-chunked-prefill enable-dbo
+enable-eplb enable-expert-parallel enable-force-include-usage enable-log-outputs
+enable-log-requests enable-mfu-metrics enable-prompt-embeds enable-prompt-tokens-details
+enable-request-id-headers enable-return-routed-experts enable-server-load-tracking
+enable-sleep-mode enable-ssl-refresh enable-tokenizer-info-endpoint
+exclude-tools-when-tool-choice-none fully-sharded-loras headless interleave-mm-strings
+kv-cache-metrics kv-sharing-fast-prefill language-model-only log-error-stack
+mm-encoder-only return-tokens-as-token-ids skip-mm-profiling skip-tokenizer-init
+trust-remote-code trust-request-chat-template
+"""
+VALUELESS = SWITCHES | frozenset(_SWITCHES.split())
+"""Switches: no release that has one takes a value behind it."""
 _NAME = re.compile(r"--([a-z][\w-]+)")
 _OPTION = re.compile(r"--[A-Za-z][\w.-]*\+?(?:=|$)")
 _JOINED = re.compile(r"--?[A-Za-z][^=]*=|-O\d$")
@@ -138,5 +156,5 @@ def strays(words: Sequence[str]) -> tuple[str, ...]:
             value, free = place + 1, True
             continue
         switch = full_name(head.replace("_", "-")).removeprefix("no-")
-        free = bool(_JOINED.match(word)) or (word.startswith("--") and switch in SWITCHES)
+        free = bool(_JOINED.match(word)) or (word.startswith("--") and switch in VALUELESS)
     return tuple(found)

@@ -80,7 +80,14 @@ def main():
         for one in action.option_strings
         if one.startswith("--")
     ]
-    told = {"vllm": version, "defaults": plain, "found": answers, "options": options}
+    switches = [one[2:] for a in module._actions if a.nargs == 0 for one in a.option_strings]
+    told = {
+        "switches": switches,
+        "vllm": version,
+        "defaults": plain,
+        "found": answers,
+        "options": options,
+    }
     print(json.dumps(told))
 
 

@@ -31,6 +31,9 @@ def told(words: str, vllm: str = "0.32.0") -> list[str]:
         ("m --enforce-eagr", "0.32.0", "the nearest is --enforce-eager"),
         ("m --optimization-level 1", "0.11.0", "warning: vLLM 0.11.0 has no option"),
         ("m --enforce-eager true", "0.32.0", "error: vLLM stops at true"),
+        ("m --trust-remote-code true", "0.32.0", "error: vLLM stops at true"),
+        ("m --enable-chunked-prefill True", "0.32.0", "error: vLLM stops at True"),
+        ("m --disable-log-stats true", "0.32.0", "error: vLLM stops at true"),
         ("--enforce-eager m n", "0.11.0", "error: vLLM stops at n"),
         ("--model m", "0.11.0", "error: vLLM 0.11.0 stops at --model"),
         ("n --model m", "0.32.0", "stops at n besides"),
@@ -81,3 +84,24 @@ def test_an_option_of_the_file_is_told_at_its_place() -> None:
     linted = lint(parse_yaml("chunk_size: 256\n"), schema("0.5.6"), load(), around)
     places = {(one.line, one.level) for one in linted.findings if one.path == "s.yaml"}
     assert places == {(2, Level.WARNING), (3, Level.ERROR)}
+
+
+@pytest.mark.parametrize(
+    ("words", "vllm", "said"),
+    [
+        ("--model m --bogus 1", "0.32.0", ["warning: vLLM 0.32.0 has no option --bogus"]),
+        ("--model m --trust-remote-code true", "0.32.0", ["warning: vLLM's module does not read"]),
+        ("m --port 1 --enforce-eager n", "0.32.0", ["error: vLLM stops at n"]),
+        ("m --port 1", "0.9.2", ["error: vLLM stops at m"]),
+        ("--model m --served-model-name a b --port 1", "0.9.2", []),
+        ("--served-model-name a --model m", "0.32.0", []),
+    ],
+)
+def test_words_of_the_module_are_judged_as_it_takes_them(
+    words: str, vllm: str, said: list[str]
+) -> None:
+    serve = f"python -m vllm.entrypoints.openai.api_server {words} {GIVEN}"
+    found = run("chunk_size: 256\n", serve=serve, vllm=vllm).findings
+    told = [f"{x.level.value}: {x.message}" for x in found if x.rule is rules.SERVE_CONFIG]
+    assert len(told) == len(said)
+    assert all(one.startswith(begin) for one, begin in zip(told, said, strict=True))

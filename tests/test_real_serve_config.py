@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from kvpatch.launch import Launch
 from kvpatch.launch_script import parse_launch
-from kvpatch.option_names import known
+from kvpatch.option_names import VALUELESS, known
 from kvpatch.rules import CONNECTOR as CONNECTOR_RULE
 from kvpatch.rules import SERVE_CONFIG, Level
 from kvpatch.serve_file import Base, followed
@@ -313,6 +313,7 @@ def test_the_options_are_those_of_the_real_command(tmp_path: Path) -> None:
     there = set(answer["options"])
     plain = {one for one in there if one.removeprefix("no-") == one or one[3:] not in there}
     assert plain == known(Version(answer["vllm"]))
+    assert VALUELESS & plain <= set(answer["switches"])
 
 
 ROLES_AND_FIELDS = [
