@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from functools import partial
 
 import pytest
-from kvpatch.option_names import build, known, names_of, newest, strangers, strays
+from kvpatch.option_names import FILES, VALUELESS, build, known, names_of, newest, strangers, strays
 from packaging.version import Version
 from releases import ReleaseFilesMissingError, release_file, vllm_releases
 
@@ -72,3 +73,20 @@ def test_an_option_that_the_release_does_not_have_is_found(words: str, found: li
 )
 def test_words_that_are_no_options_value_are_found(words: str, found: tuple[str, ...]) -> None:
     assert strays(words.split()) == found
+
+
+@pytest.mark.releases
+@pytest.mark.parametrize("release", vllm_releases())
+def test_no_switch_takes_a_value_in_a_release(release: str) -> None:
+    names = VALUELESS & (known(Version(release)) or frozenset())
+    wrong = []
+    for node in (one for path in FILES for one in ast.walk(ast.parse(read(release, path) or b""))):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
+            texts = [one.value for one in node.args if isinstance(one, ast.Constant)]
+            takes = {"type", "nargs"} & {one.arg for one in node.keywords}
+            mine = [text for text in texts if str(text)[2:].replace("_", "-") in names]
+            wrong += mine if takes else []
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            mine = [node.target.id] if node.target.id.replace("_", "-") in names else []
+            wrong += [] if "bool" in ast.unparse(node.annotation) else mine
+    assert wrong == []
