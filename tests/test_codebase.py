@@ -65,6 +65,15 @@ def test_members_come_through_the_bases(code: Codebase) -> None:
     assert maker.signature.positional == ("self", "y")
 
 
+def test_a_class_has_itself_and_its_bases_for_a_lineage(code: Codebase) -> None:
+    place = code.resolve("p.a", "A")
+    assert place is not None
+    assert code.lineage(place) == {("p.a", "A"), ("p.base", "Base")}
+    net = code.resolve("p.net", "Net")
+    assert net is not None
+    assert code.lineage(net) == {("p.net", "Net")}
+
+
 def test_a_base_of_another_package_leaves_members_open_and_a_lost_one_unknown(
     code: Codebase,
 ) -> None:

@@ -41,6 +41,22 @@ def test_an_import_inside_a_function_that_the_constructor_runs_is_a_failure_of_t
     assert list(failures_of_start(pair(elsewhere))) == []
 
 
+def test_what_the_factory_that_is_passed_on_imports_is_a_failure_of_the_start() -> None:
+    built = replaced(
+        ADAPTER,
+        "    def _start(self, config):\n",
+        "    def _start(self, config):\n        Manager(Factory())\n",
+    )
+    text = (
+        f"{built[ADAPTER]}\n\nclass Base:\n    def make(self): pass\n\n\n"
+        "class Factory(Base):\n    def make(self):\n        import vllm.gone\n\n\n"
+        "class Manager:\n    def __init__(self, factory: Base):\n        {}\n"
+    )
+    (broken,) = failures_of_start(pair({ADAPTER: text.format("factory.make()")}))
+    assert (broken.kind, broken.why) == ("import", "there is no module vllm.gone")
+    assert list(failures_of_start(pair({ADAPTER: text.format("pass")}))) == []
+
+
 def test_a_call_with_arguments_that_lmcache_does_not_take_is_broken() -> None:
     fewer = replaced(
         ADAPTER,
