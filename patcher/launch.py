@@ -10,12 +10,13 @@ from typing import Any
 
 from packaging.version import Version
 
-from . import wrapper
+from . import wrapper, wrapper_words
 from .compile_options import Compiling, compiling
 from .connector_names import foreign
 from .kv_connector import connectors, is_in_process, transfers_of
 from .serve_config import SWITCHES, Origin, ServeConfig
-from .shell_state import Argument, Withheld
+from .shell_state import Unsure, Withheld
+from .shell_variables import Argument
 from .vllm_options import OFFLOADING, full_name, offloads
 
 _LOOKED_AT = frozenset(
@@ -24,6 +25,12 @@ _LOOKED_AT = frozenset(
     | SWITCHES
 )
 """Options on which something is said."""
+_VLLMS = frozenset({"max-model-len", "max-num-seqs", "max-num-batched-tokens", "block-size"}) | {
+    *("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size", "served-model-name"),
+    *("decode-context-parallel-size", "tp", "pp", "dcp", "hf-overrides", "trust-remote-code"),
+    *("swap-space", "quantization", "dtype", "enable-chunked-prefill", "kv-transfer-config"),
+}
+"""Options by which a command is known to be vLLM's."""
 _SAME = (
     frozenset({"compilation-config", "cc", "O"}),
     frozenset({"tensor-parallel-size", "tp", "t"}),
@@ -57,6 +64,8 @@ class Launch:
         overruled: other connectors that are given before ``transfer``, which vLLM reads too.
         withheld: variables that the script sets, and that do not reach vLLM.
         scripted: whether it stands in a script or a unit.
+        unsure: variables that vLLM may have otherwise than ``environ`` says.
+        returned: what holds carriage returns that a shell takes for a part of its words.
     """
 
     flags: Mapping[str, str | bool]
@@ -75,6 +84,8 @@ class Launch:
     withheld: Mapping[str, Withheld] = field(default_factory=dict)
     scripted: bool = False
     overruled: tuple[Mapping[str, Any], ...] = ()
+    unsure: Unsure = field(default_factory=Unsure)
+    returned: tuple[str, ...] = ()
 
     def with_config(self, config: ServeConfig) -> Launch:
         """The same with the options of vLLM's configuration file, which the command's own beat."""
@@ -103,9 +114,16 @@ class Launch:
     def started_with(self, exported: Iterable[str]) -> Launch:
         """The same where these are exported already: what the script sets them to is, too."""
         names = set(exported)
-        reach = {k: one.value for k, one in self.withheld.items() if not one.by and k in names}
-        rest = {name: one for name, one in self.withheld.items() if name not in reach}
-        return replace(self, environ={**self.environ, **reach}, withheld=rest)
+        kept = {k: one.value for k, one in self.withheld.items() if not one.by and k in names}
+        reach = {name: value for name, value in kept.items() if value is not None}
+        rest = {name: one for name, one in self.withheld.items() if name not in kept}
+        unsure = replace(self.unsure, names=self.unsure.names | (kept.keys() - reach.keys()))
+        return replace(self, environ={**self.environ, **reach}, withheld=rest, unsure=unsure)
+
+    def told(self) -> Launch:
+        """The same where all variables that vLLM has are told, and nothing of them is unsure."""
+        sure = {k: v for k, v in self.environ.items() if not self.unsure.has(k)}
+        return replace(self, environ=sure, unsure=Unsure())
 
     @property
     def _pairs(self) -> tuple[tuple[str, str | bool], ...]:
@@ -125,6 +143,12 @@ class Launch:
     def broken(self) -> bool:
         """Whether a backslash with a blank behind it ended the command too early."""
         return any(_BLANK.match(word) for word in self.args) or self.args[-1:] == (" ",)
+
+    @property
+    def concerns_vllm(self) -> bool:
+        """Whether an option is there that is vLLM's, and no other program's."""
+        heads = {name.partition(".")[0] for name in (*self.flags, *self.unread)}
+        return bool(heads & (_LOOKED_AT | _VLLMS)) or self.model is not None
 
     @property
     def known(self) -> bool:
@@ -220,7 +244,7 @@ def parse_words(words: Sequence[str]) -> Launch:
     """Take the words apart that a program was started with."""
     words = list(words)
     environ: dict[str, str] = {}
-    while words and (wrapper.ASSIGNMENT.match(words[0]) or words[0] in ("env", "export")):
+    while words and (wrapper_words.ASSIGNMENT.match(words[0]) or words[0] in ("env", "export")):
         name, _, value = words.pop(0).partition("=")
         if name not in ("env", "export"):
             environ[name] = value

@@ -17,7 +17,7 @@ from .shell_builtins import target_of
 from .shell_expansion import expanded
 from .shell_run import calls
 from .shell_state import Call, State
-from .shell_words import Operator, Word, cut
+from .shell_words import Operator, TooLong, Word, cut
 
 _BROKEN = re.compile(r"\s*\\?\n\s*(?=--?[A-Za-z])")
 
@@ -34,22 +34,44 @@ def parse_script(
         text: the script.
         here: the folder that it is in; empty where it is not known.
         read: what it sources, and another script that it starts.
+
+    Raises:
+        KvpatchError: ``too-long``, exit 2: it has more commands than are looked at.
     """
-    text = text.replace("\r\n", "\n")
-    unit = systemd_unit.is_unit(text)
-    return _chosen(systemd_unit.calls(text, read) if unit else calls(text, here, read), script=True)
+    whole, text = text, script_file.unreturned(text)
+    returned: list[str] = []
+
+    def reads(name: str) -> script_file.ScriptFile | None:
+        found = read(name)
+        if found is not None and found.returned:
+            returned.append(name)
+        return found
+
+    try:
+        if systemd_unit.is_unit(text):
+            # systemd takes a carriage return for the end of a line.
+            found = systemd_unit.calls(text, reads)
+        else:
+            found = calls(text, here, reads)
+            returned += ["the script"] * script_file.is_returned(whole)
+    except TooLong:
+        raise _too_long() from None
+    return _chosen(found, script=True, returned=tuple(dict.fromkeys(returned)))
 
 
 def parse_launch(text: str) -> Launch:
     """Take a command apart, as it is typed; others may stand on the same line.
 
     Raises:
-        KvpatchError: ``bad-command``, exit 2: a shell could not read it.
+        KvpatchError: ``bad-command``, ``too-long``, exit 2: a shell could not read it, or it has
+            more commands than are looked at.
     """
+    returned = ("the command",) if script_file.is_returned(text) else ()
     # A command that was copied in several lines may have lost what joins them.
-    text = _BROKEN.sub(" ", text.replace("\r\n", "\n"))
+    text = _BROKEN.sub(" ", script_file.unreturned(text))
     try:
         tokens = list(cut(text))
+        found = _chosen(calls(text), returned=returned)
     except ValueError as error:
         raise KvpatchError(
             "bad-command",
@@ -57,14 +79,27 @@ def parse_launch(text: str) -> Launch:
             "give it in one argument, as it is typed",
             ExitCode.USAGE,
         ) from None
-    found = _chosen(calls(text))
-    if found is not None:
-        return found
-    return _other(tokens)
+    except TooLong:
+        raise _too_long() from None
+    return found or _other(tokens)
+
+
+def _too_long() -> KvpatchError:
+    return KvpatchError(
+        "too-long",
+        "the script of --serve has more commands than kvpatch looks at, so what it starts can't be "
+        "told",
+        "give the command itself, as in --serve 'vllm serve MODEL ...', and its variables with "
+        "--env-file FILE",
+        ExitCode.USAGE,
+    )
 
 
 def _other(tokens: Sequence[Word | Operator]) -> Launch:
-    """A command that starts vLLM by another program, or only its options."""
+    """A command that starts vLLM by another program, or only its options.
+
+    Without one of vLLM's that says something of LMCache it has none.
+    """
     commands: list[list[Word]] = [[]]
     for token in tokens:
         if isinstance(token, Word):
@@ -80,39 +115,47 @@ def _other(tokens: Sequence[Word | Operator]) -> Launch:
             name, _, value = _text(word).partition("=")
             environ[name] = value
     given = [one for word in words for one in expanded(word, State())]
-    return from_arguments(given, environ)
+    found = from_arguments(given, environ)
+    return found if found.concerns_vllm else Launch({})
 
 
 def _text(word: Word) -> str:
     return "".join(piece.text for piece in word.pieces)
 
 
-def _chosen(found: Sequence[Call], *, script: bool = False) -> Launch | None:
+def _chosen(
+    found: Sequence[Call], *, script: bool = False, returned: tuple[str, ...] = ()
+) -> Launch | None:
     if not found:
         return None
     chosen = next((call for call in reversed(found) if call.certain), found[-1])
     others = {(call.line, call.arguments) for call in found}
     others.discard((chosen.line, chosen.arguments))
     lines = sorted(line for line, _ in others)
-    environ = _placed(chosen.environ, chosen.folder)
+    environ = _placed(chosen)
+    named = CONFIG_VARIABLE in chosen.environ and CONFIG_VARIABLE not in environ
+    hidden = {CONFIG_VARIABLE} if named else set()
+    unsure = replace(chosen.unsure, names=chosen.unsure.names | hidden)
     launch = from_arguments(chosen.arguments, environ, chosen.folder)
     launch = replace(
         launch,
         lines=(*lines, chosen.line),
         withheld=chosen.withheld,
         scripted=script and not chosen.elsewhere,
+        unsure=unsure,
+        returned=returned,
     )
     return _elsewhere(launch, chosen.elsewhere) if chosen.elsewhere else launch
 
 
-def _placed(environ: Mapping[str, str], folder: str | None) -> Mapping[str, str]:
-    """Variables with the name of LMCache's file as it is where kvpatch runs."""
-    name = environ.get(CONFIG_VARIABLE)
-    if name is None or folder is None or os.path.isabs(name):  # noqa: PTH117
-        return environ
-    if folder == UNKNOWN:
-        return {key: value for key, value in environ.items() if key != CONFIG_VARIABLE}
-    return {**environ, CONFIG_VARIABLE: os.path.join(folder, name)}  # noqa: PTH118
+def _placed(call: Call) -> Mapping[str, str]:
+    """Variables with the name of LMCache's file as it is where kvpatch runs, if that is known."""
+    name = call.environ.get(CONFIG_VARIABLE)
+    if name is None:
+        return call.environ
+    if call.apart or (call.folder == UNKNOWN and not os.path.isabs(name)):  # noqa: PTH117
+        return {key: value for key, value in call.environ.items() if key != CONFIG_VARIABLE}
+    return {**call.environ, CONFIG_VARIABLE: os.path.join(call.folder or "", name)}  # noqa: PTH118
 
 
 def _elsewhere(launch: Launch, program: str) -> Launch:

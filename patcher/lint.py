@@ -162,6 +162,10 @@ def lint(file: YamlFile, schema: Schema, history: History, around: Surroundings)
     named_otherwise = lint_names.stand_ins(context)
     for check in _checks(context):
         found.extend(_settled(check, named_otherwise))
+    if around.launch is not None and around.launch.unsure.any:
+        from .lint_unsure import softened
+
+        found = list(softened(found, context))
     if not file.written:
         found = [_without_file(finding) for finding in found]
     # LMCache's own words, and others', may quote an address.

@@ -27,6 +27,12 @@ def handed_on(context: Context) -> Iterator[Finding]:
     told_elsewhere = context.whole_environ or CONFIG_VARIABLE in (context.environ or {})
     if given.scripted and not told_elsewhere and CONFIG_VARIABLE not in given.withheld:
         told = f"{CONFIG_VARIABLE} is not set in it, so whoever starts it has to export that"
+        if CONFIG_VARIABLE in given.unsure.names:
+            told = (
+                f"{CONFIG_VARIABLE} is set to what can't be told here, so it may name another file"
+            )
+        elif given.unsure.has(CONFIG_VARIABLE):
+            told = f"whether {CONFIG_VARIABLE} is set for it can't be told here"
         yield Finding(rules.OTHER_FILE, told, CONFIG_VARIABLE, "launch", lower=Level.NOTE)
 
 

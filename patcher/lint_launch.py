@@ -41,6 +41,11 @@ def launch(context: Context) -> Iterator[Finding]:
         return
     if given.config is not None:
         yield from _serve_config(given.config)
+    for place in given.returned:
+        told = f"lines of {place} end in carriage returns, as Windows writes them, which the shell "
+        told += "takes for a part of words: write it with the ends of lines of Unix, as "
+        told += "`sed -i 's/\\r$//' FILE` does"
+        yield Finding(rules.SERVE_CONFIG, told, "", "launch")
     if given.broken:
         told = "a backslash stands in front of a blank: to go on in the next line it must be the "
         told += "last of its line; what stands in the lines behind it is not looked at"

@@ -65,9 +65,14 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
     launch, environ = _surroundings(asked)
     if launch is not None:
         launch = launch.started_with(environ or ())
+        launch = launch if environ is None else launch.told()
     if path is None and environ is None and not _says_something(launch):
         raise _nothing_to_check(launch)
     notes = [launch.several] if launch and launch.several else []
+    if launch is not None and launch.unsure.any:
+        from .lint_unsure import note
+
+        notes += note(launch)
     named = _named(launch, environ, asked.pid, given=path is not None)
     shown = ""
     if path is None and named is not None:
@@ -199,7 +204,18 @@ def _nothing_to_check(launch: Launch | None) -> KvpatchError:
                 todo = f"set {name} behind {kept.by}, as in `env {name}=... vllm serve`"
             todo += ", or name the file for this check"
             break
+    else:
+        told += _not_told(launch)
     return KvpatchError("no-configuration", told, todo, ExitCode.USAGE)
+
+
+def _not_told(launch: Launch | None) -> str:
+    """What the command leaves open that might name a configuration."""
+    if launch is None:
+        return ""
+    if CONFIG_VARIABLE in launch.unsure.names:
+        return f": {CONFIG_VARIABLE} is set to what can't be told here"
+    return "".join(f": {cause}" for cause in launch.unsure.causes[:1])
 
 
 def _says_something(launch: Launch | None) -> bool:

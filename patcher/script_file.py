@@ -18,12 +18,14 @@ class ScriptFile:
     """A script that another one names.
 
     Attributes:
-        text: all of it.
+        text: all of it, without the carriage returns of Windows.
         folder: that it is in; empty where dirname and readlink say two of them.
+        returned: whether a shell would take such returns for a part of its words.
     """
 
     text: str
     folder: str
+    returned: bool = False
 
 
 Reader = Callable[[str], ScriptFile | None]
@@ -60,5 +62,27 @@ def read(name: str) -> ScriptFile | None:
         return None
     if len(content) > MOST_BYTES or b"\0" in content:
         return None
-    text = content.decode("utf-8", "replace").replace("\r\n", "\n")
-    return ScriptFile(text, folder_of(Path(name)))
+    text = content.decode("utf-8", "replace")
+    return ScriptFile(unreturned(text), folder_of(Path(name)), is_returned(text))
+
+
+def unreturned(text: str) -> str:
+    """A text without the carriage returns of Windows."""
+    return text.replace("\r\n", "\n")
+
+
+def is_returned(text: str) -> bool:
+    """Whether a shell takes carriage returns at the ends of lines for a part of its words.
+
+    In a comment and in a here-document they do no harm.
+    """
+    if "\r\n" not in text:
+        return False
+    from .shell_words import TooLong, Word, cut
+
+    try:
+        words = [one for one in cut(text) if isinstance(one, Word)]
+    except (ValueError, TooLong):
+        return True
+    ends = (one for word in words for one in (word, *(word.items or ())))
+    return any("\r" in piece.text for word in ends for piece in word.pieces)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from pathlib import Path
 
 from . import script_file
@@ -10,16 +11,26 @@ from .launch import Launch
 from .launch_script import parse_launch, parse_script
 from .outcome import ExitCode, KvpatchError
 
+_MANIFEST = re.compile(
+    r"\A(?:---\n|#.*\n|\s*\n)*(?:services|apiVersion|kind|version|name): *\S*\s*$", re.M
+)
+"""How a file for docker compose or Kubernetes begins."""
+_IMAGE = re.compile(r"(?:[ \t]*(?:#.*)?\r?\n|ARG\s.*\n)*FROM[ \t]+\S", re.IGNORECASE)
+"""How a file begins that an image is built of."""
+
 
 def launch_of(given: str) -> Launch:
     """A command, or the one in the script of that name.
 
     Raises:
-        KvpatchError: ``bad-command``, ``no-command`` (exit 2), ``unreadable`` (exit 4).
+        KvpatchError: ``bad-command``, ``too-long``, ``no-script``, ``no-command`` (exit 2),
+            ``unreadable`` (exit 4).
     """
     script = script_of(given)
     if script is not None:
         text = _content(script, given).decode("utf-8", "replace")
+        if kind := other_kind(script.name, text):
+            raise _no_script(given, kind)
         found = parse_script(text, script_file.folder_of(script), script_file.read)
         if found is None:
             told = f"{given} is a file in which no line starts vLLM"
@@ -64,6 +75,25 @@ def _unreadable(given: str, error: OSError) -> KvpatchError:
         f"{given} can't be read: {error.strerror}",
         "name a script that this user may read, or give the command itself",
         ExitCode.ENVIRONMENT,
+    )
+
+
+def other_kind(name: str, text: str) -> str:
+    """What a file is that no shell and no systemd reads; empty where it may be a script."""
+    if Path(name).suffix.lower() in (".yaml", ".yml", ".json") or _MANIFEST.search(text):
+        return "YAML or JSON"
+    if re.match(r"(?:.*\.)?(?:docker|container)file(?:\..*)?$", name, re.IGNORECASE):
+        return "what an image is built of"
+    return "what an image is built of" if _IMAGE.match(text) else ""
+
+
+def _no_script(given: str, kind: str) -> KvpatchError:
+    return KvpatchError(
+        "no-script",
+        f"{given} is {kind}, and no shell script and no systemd unit",
+        "write out what it starts: --serve 'vllm serve MODEL ...' for the command, and --env-file "
+        "FILE with a line of NAME=VALUE for each of its variables",
+        ExitCode.USAGE,
     )
 
 

@@ -6,11 +6,14 @@ import os.path
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from .script_path import UNKNOWN
+from .shell_braces import braces
 from .shell_expansion import expanded
-from .shell_state import Argument, State, below
+from .shell_state import State, below
 from .shell_syntax import Command, Function, Node
+from .shell_variables import Argument, Variable, untold
 from .shell_words import Piece, Word
 
 _LONGEST = 20_000
@@ -22,6 +25,9 @@ _SUCCEEDS = frozenset(
 )
 _INNER = re.compile(r"\$\(|`|\$\{[^}]*[\s'\"]")
 """What is put in, and has blanks or quotes that are not the value's."""
+_NAMED = re.compile(r"([A-Za-z_]\w*)(\+?=|$)")
+_NAMES_OF = re.compile(r"\$\{!(\w+)[@*]\}")
+"""The names of all variables that begin so."""
 _TARGET = re.compile(r"([A-Za-z_]\w*)(\[.*?\])?(\+?)=", re.DOTALL)
 
 
@@ -37,57 +43,124 @@ def assign(word: Word, state: State) -> None:
     if target is None:
         return
     name, index, more = target[1], target[2], target[3]
-    old = state.variables.get(name)
+    old, listed = state.value(name), state.variables.of_name(name).listed
     if word.items is not None:
         items = [one for item in word.items for one in expanded(item, state)]
-        state.forget(name)
-        if not index and (not more or (old is not None and name in state.arrays)):
-            value = (*(old or () if more else ()), *items)
-            if len(value) <= _MOST_ITEMS and sum(len(one.text) for one in value) <= _LONGEST:
-                state.variables[name] = value
-                state.arrays |= {name}
+        value = (*(old or () if more else ()), *items)
+        known = not index and (not more or (old is not None and listed))
+        short = len(value) <= _MOST_ITEMS and sum(len(one.text) for one in value) <= _LONGEST
+        state.set(name, value if known and short else None, listed=True)
         return
     first = word.pieces[0].text[target.end() :]
     if first.startswith("~/"):
         first = os.path.expanduser(first)  # noqa: PTH111
     pieces = (Piece(first, quoted=True), *(replace(one, quoted=True) for one in word.pieces[1:]))
-    (given, *others) = expanded(Word(pieces), state) or [Argument("")]
-    state.forget(name)
-    if state.exports:
-        state.exported |= {name}
-    if others or index or (more and (old is None or name in state.arrays)):
+    given = expanded(Word(pieces), state) or [Argument("")]
+    if len(given) > 1 or index or (more and (old is None or listed)):
+        state.set(name, None, listed=listed)
         return
-    before = old[0] if old and more else Argument("")
+    set_to(name, given[0], state, before=old[0] if old and more else None)
+
+
+def set_to(name: str, given: Argument, state: State, before: Argument | None = None) -> None:
+    """A variable that is set to a word, behind what it was before."""
+    before = before or Argument("")
     text, computed = before.text + given.text, before.computed or given.computed
     if len(text) <= _LONGEST and not (given.computed and _INNER.search(given.text)):
-        state.arrays -= {name}
-        state.variables[name] = (Argument(text, computed, name=given.name or before.name),)
+        state.set(name, (Argument(text, computed, name=given.name or before.name),))
+    else:
+        state.forget(name)
 
 
-def declare(head: str, words: Sequence[Word], state: State) -> None:
-    """Variables that are exported, or declared otherwise."""
-    options = "".join(word.bare for word in words if word.bare[:1] == "-")
-    takes_back = any(re.fullmatch(r"\+[a-z]*x[a-z]*", word.bare) for word in words)
-    takes_back = takes_back or (head == "export" and "n" in options)
-    exports = (head == "export" or "x" in options) and not takes_back
-    for word in words:
-        target = target_of(word)
-        if target:
-            assign(word, state)
-            # Outside of a function, local is an error.
-            if (head != "export" and set(options) & set("niluA")) or (
-                head == "local" and not state.functions_around
-            ):
-                state.forget(target[1])
-        elif head in ("declare", "typeset", "local"):
-            state.forget(word.bare)
-        name = target[1] if target else word.bare
-        if head in ("declare", "typeset", "local") and "g" not in options:
-            state.own.add(name)
-        if exports:
-            state.exported |= {name}
-        elif takes_back:
-            state.exported -= {name}
+def declare(
+    head: str, words: Sequence[Word], state: State, line: int, given: Sequence[Argument] = ()
+) -> None:
+    """Variables that are exported, or declared otherwise.
+
+    Args:
+        head: the command.
+        words: behind it.
+        state: what is known there.
+        line: where it stands.
+        given: words that stand before those, where another one became the command and them.
+    """
+    options = _options(given, words)
+    for word in chain(map(_word, given), chain.from_iterable(map(braces, words))):
+        if word.bare[:1] in ("-", "+"):
+            continue
+        if target_of(word):
+            _declared(head, word, options, state)
+            continue
+        # What is quoted, or put in, names a variable all the same.
+        for one in expanded(word, state):
+            name = _NAMED.match(one.text)
+            if name is None or (one.computed and not name[2]):
+                if one.computed:
+                    state.variables.lose(untold(head, one, line))
+                continue
+            _declared(head, _word(one), options, state)
+
+
+def _word(given: Argument) -> Word:
+    """A word as it is given, of which what is assigned stands in the first part."""
+    name, equals, text = given.text.partition("=")
+    if not equals:
+        return Word((Piece(name, quoted=given.computed),))
+    rest = Piece(text, expands=given.computed, quoted=True)
+    return Word((Piece(name + equals), rest))
+
+
+def _options(given: Sequence[Argument], words: Sequence[Word]) -> tuple[str, str]:
+    texts = [*(one.text for one in given), *(word.bare for word in words)]
+    set_, back = (
+        "".join(text[1:] for text in texts if re.fullmatch(rf"[{sign}][A-Za-z]+", text))
+        for sign in "-+"
+    )
+    return set_, back
+
+
+def _declared(head: str, word: Word, options: tuple[str, str], state: State) -> None:
+    target = target_of(word)
+    given, back = options
+    name = target[1] if target else word.bare
+    local = head in ("declare", "typeset", "local")
+    if local and "g" not in given:
+        state.own.add(name)
+    if target:
+        assign(word, state)
+        # Outside of a function, local is an error.
+        if (head != "export" and set(given) & set("niluA")) or (
+            head == "local" and not state.functions_around
+        ):
+            state.forget(name)
+    elif local:
+        state.forget(name)
+    if local and "n" in given:
+        state.variables.put(name, Variable(touched=True, refers=True))
+    elif "x" in back or (head == "export" and "n" in given):
+        state.export(name, given=False)
+    elif head == "export" or "x" in given:
+        state.export(name)
+
+
+def take(head: str, given: Sequence[Argument], state: State, line: int) -> None:
+    """Variables that a command sets to what is not known, or takes away."""
+    if head == "printf":
+        given = given[1:2]
+    for one in given:
+        prefix = _NAMES_OF.fullmatch(one.text)
+        if head == "unset" and prefix:
+            for name, known in list(state.variables.known.items()):
+                if name.startswith(prefix[1]) and known.touched and not known.gone:
+                    state.unset(name)
+        if one.computed:
+            state.variables.lose(untold(head, one, line))
+            continue
+        for name in re.findall(r"[A-Za-z_]\w*", one.text):
+            if head == "unset":
+                state.unset(name)
+            else:
+                state.forget(name)
 
 
 def change(head: str, given: Sequence[Argument], state: State) -> None:
@@ -111,9 +184,7 @@ def change(head: str, given: Sequence[Argument], state: State) -> None:
 
 def positional(given: Sequence[Argument] | None, state: State) -> None:
     """Arguments that are set; None for some that are not known."""
-    state.forget("@")
-    if given is not None:
-        state.variables["@"] = tuple(given)
+    state.set("@", None if given is None else tuple(given), listed=True)
 
 
 def options(given: Sequence[Argument], state: State) -> None:

@@ -7,14 +7,18 @@ import re
 from dataclasses import dataclass, field, replace
 
 from .script_path import computed, is_own_folder
-from .shell_state import Argument, State, Value
-from .shell_words import Word
+from .shell_braces import braces
+from .shell_state import State
+from .shell_variables import Argument, Value
+from .shell_words import Piece, Word
 
 _PLAIN = re.compile(r"\$(?:\{(\w+|[@*])\}|(\w+|[@*]))")
 _DEFAULT = re.compile(r"\$\{(\w+)(:?)[-=]([^$`\"'\\{}]*)\}", re.DOTALL)
 _ALL = re.compile(r"\$\{(\w+)\[[@*]\]\}")
 _PATTERN = re.compile(r"[*?]|\{[^{}]*(?:,|\.\.)[^{}]*\}")
 """What the shell makes other words of."""
+_HOME = re.compile(r"[A-Za-z_]\w*=~(?:/|$)")
+_FILES = re.compile(r"[*?]")
 _OTHER = "x"
 _LONGEST = 200_000
 """Characters that are put into one word."""
@@ -51,6 +55,20 @@ class _Open:
 
 def expanded(word: Word, state: State) -> list[Argument]:
     """The words that one word becomes."""
+    return [found for one in braces(word) for found in _expanded(_homed(one), state)]
+
+
+def _homed(word: Word) -> Word:
+    """A word with the folder that a tilde stands for, where it looks like an assignment."""
+    (first, *others) = word.pieces or (Piece(""),)
+    if first.expands or first.quoted or not _HOME.match(first.text):
+        return word
+    name, _, rest = first.text.partition("=")
+    text = f"{name}={os.path.expanduser(rest)}"  # noqa: PTH111
+    return replace(word, pieces=(Piece(text), *others))
+
+
+def _expanded(word: Word, state: State) -> list[Argument]:
     done: list[Argument] = []
     current, length, emptied = _Open(), 0, False
     for piece in word.pieces:
@@ -61,7 +79,7 @@ def expanded(word: Word, state: State) -> list[Argument]:
         whole = ""
         found, listed = value(piece.text, state, quoted=piece.quoted)
         length += sum(len(one.text) for one in found or ())
-        if length > _LONGEST or (not piece.quoted and "IFS" in state.variables):
+        if length > _LONGEST or (not piece.quoted and state.variables.of_name("IFS").touched):
             found = None
         if found is None:
             name = _NAME.match(piece.text)
@@ -101,7 +119,13 @@ def expanded(word: Word, state: State) -> list[Argument]:
 def _split(one: Argument) -> list[Argument]:
     """The words of a value that is put in without quotes."""
     if not one.computed:
-        return [Argument(text) for text in one.text.split()]
+        texts = one.text.split()
+        return [
+            replace(one, text=text, computed=True, single=False)
+            if _FILES.search(text)
+            else Argument(text)
+            for text in texts
+        ]
     parts = one.text.split()
     return [
         replace(one, text=text, single=False) if computed(text) else Argument(text)
@@ -111,32 +135,34 @@ def _split(one: Argument) -> list[Argument]:
 
 def value(text: str, state: State, *, quoted: bool = False) -> tuple[Value | None, bool]:
     """What an expansion gives, and whether that is a list; None where it is not known."""
-    variables = state.variables
     found: Value | None
     plain, every = _PLAIN.fullmatch(text), _ALL.fullmatch(text)
     if plain or every:
         name = (plain[1] or plain[2]) if plain else every[1] if every else ""
-        if name.isdigit() and name != "0" and "@" in variables:
-            return _positional(int(name), variables["@"]), False
-        found = variables.get("@" if name == "*" else name)
+        given = state.value("@")
+        if name.isdigit() and name != "0" and given is not None:
+            return _positional(int(name), given), False
+        found = state.value("@" if name == "*" else name)
         if found is None and name == "HOME":
             found = (Argument(os.path.expanduser("~")),)  # noqa: PTH111
         if found is None and name == "PWD" and os.path.isabs(state.folder or ""):  # noqa: PTH117
             found = (Argument(state.folder or ""),)
         if found is not None and quoted and (name == "*" or (every and "[*]" in text)):
-            return (None if "IFS" in variables else (_one(found),)), False
+            fields = state.variables.of_name("IFS").touched
+            return (None if fields else (_one(found),)), False
         if found is None or name in ("@", "*") or every:
             return found, True
         return found[:1] or (Argument(""),), False
     default = _DEFAULT.fullmatch(text)
     if default:
-        found = variables.get(default[1])
-        if found and found[0].computed:
+        found = state.value(default[1])
+        if found is None or (found and found[0].computed):
             return None, False
         # Without the colon an empty value stays.
-        given = found[0].text if found else ""
-        filled = given or (default[3] if default[2] else "")
-        return ((Argument(filled),) if found else None), False
+        filled = (found[0].text if found else "") or (default[3] if default[2] or not found else "")
+        return (Argument(filled),), False
+    if text in ("$(pwd)", "`pwd`") and os.path.isabs(state.folder or ""):  # noqa: PTH117
+        return (Argument(state.folder or ""),), False
     if _VLLM.fullmatch(text.replace('"', "")):
         return (Argument("vllm"),), False
     told = state.rooted or state.folder == state.began

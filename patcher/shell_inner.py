@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from . import shell_syntax
 from .script_file import ScriptFile
 from .shell_builtins import assign, positional, target_of
-from .shell_state import Argument, Defined, State, Value, joined
+from .shell_state import Defined, State, joined
 from .shell_syntax import parsed
+from .shell_variables import Argument, Variables, untold
 from .shell_words import Word
 
 Run = Callable[[shell_syntax.Sequence, State], None]
@@ -19,20 +20,20 @@ Run = Callable[[shell_syntax.Sequence, State], None]
 @contextmanager
 def variables(assigned: Sequence[Word], state: State) -> Iterator[None]:
     """Variables in front of a command, which are set for so long."""
-    before, exported, arrays = dict(state.variables), state.exported, state.arrays
-    names = frozenset(target[1] for word in assigned if (target := target_of(word)))
+    before = state.variables.copy() if assigned else state.variables
+    names = [target[1] for word in assigned if (target := target_of(word))]
     for word in assigned:
         assign(word, state)
-    state.exported |= names
+    for name in names:
+        state.export(name)
     yield
-    _restore(names, before, exported, state)
-    state.arrays = (state.arrays - names) | (arrays & names)
+    _restore(names, before, state)
 
 
 def source(found: ScriptFile, given: Sequence[Argument], line: int, state: State, run: Run) -> None:
     """A file of commands, with arguments where some are given."""
     here, around, returns = state.here, state.line, state.returns
-    arguments = state.variables.get("@")
+    arguments = state.value("@")
     if found.folder != here:
         # There $0 and BASH_SOURCE say two folders.
         state.here = ""
@@ -43,11 +44,9 @@ def source(found: ScriptFile, given: Sequence[Argument], line: int, state: State
         positional(given, state)
     run(parsed(found.text), state)
     _return(state)
-    if given and state.variables.get("@") == tuple(given):
+    if given and state.value("@") == tuple(given):
         # What the file itself sets stays.
-        state.forget("@")
-        if arguments is not None:
-            state.variables["@"] = arguments
+        state.set("@", arguments)
     state.depth -= 1
     state.files_around -= 1
     state.here, state.line, state.returns = here, around, returns
@@ -56,8 +55,7 @@ def source(found: ScriptFile, given: Sequence[Argument], line: int, state: State
 def function(defined: Defined, given: Sequence[Argument], state: State, run: Run) -> None:
     """A function that is called."""
     here, state.here = state.here, defined.here
-    before, returns, own = dict(state.variables), state.returns, state.own
-    exported = state.exported
+    before, returns, own = state.variables.copy(), state.returns, state.own
     state.returns, state.own = [], set()
     state.depth += 1
     state.functions_around += 1
@@ -65,7 +63,7 @@ def function(defined: Defined, given: Sequence[Argument], state: State, run: Run
     positional(given, state)
     run(defined.body, state)
     _return(state)
-    _restore(frozenset({"@", *state.own}), before, exported, state)
+    _restore(["@", *state.own], before, state)
     state.returns, state.own, state.loops = returns, own, loops
     state.functions_around -= 1
     state.depth -= 1
@@ -87,7 +85,8 @@ def evaluate(given: Sequence[Argument], line: int, state: State, run: Run) -> No
     inner.depth, inner.line = depth, around
     if unknown:
         state.ended = inner.ended
-        state.lose()
+        (first, *_) = unknown
+        state.lose(untold("eval", first, around or line))
 
 
 def _return(state: State) -> None:
@@ -97,12 +96,8 @@ def _return(state: State) -> None:
         state.take(joined(ends))
 
 
-def _restore(
-    names: frozenset[str], before: Mapping[str, Value], exported: frozenset[str], state: State
-) -> None:
+def _restore(names: Sequence[str], before: Variables, state: State) -> None:
     """Give names back what they were, and whether they were exported."""
     for name in names:
-        state.forget(name)
-        if name in before:
-            state.variables[name] = before[name]
-    state.exported = (state.exported - names) | (exported & names)
+        one = before.of_name(name)
+        state.variables.put(name, one, sure=before.sure(one))

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import islice
+from operator import itemgetter
 
 from . import script_file, shell_inner, shell_start, shell_syntax
+from .script_path import computed
 from .shell_builtins import (
     assign,
     change,
@@ -17,12 +20,14 @@ from .shell_builtins import (
     options,
     positional,
     succeeds,
+    take,
     target_of,
 )
 from .shell_expansion import expanded
-from .shell_state import Argument, Call, Defined, State, below, joined
+from .shell_state import Call, Defined, State, below, joined
 from .shell_syntax import Block, Chain, Command, Function, Kind, Node, parsed
-from .shell_words import Word
+from .shell_variables import Argument, Variables, untold
+from .shell_words import TooLong, Word
 from .wrapper import MODULE, Start, start_of
 
 _SETS = re.compile(r"\$\{(\w+):?=")
@@ -32,6 +37,7 @@ _COUNTS = re.compile(
 """A variable that arithmetic changes."""
 _DECLARES = frozenset({"export", "readonly", "declare", "typeset", "local"})
 _TAKES_NAMES = frozenset({"read", "mapfile", "readarray", "getopts", "unset", "let"})
+_ACTIVATES = re.compile(r"/bin/activate$")
 _DEEPEST = 12
 _UNCALLED = 200
 """Functions that are looked into although nothing calls them."""
@@ -39,7 +45,7 @@ _WORDS = 50_000
 """Words of one command."""
 _INSIDE = 100
 """Blocks and functions inside of each other."""
-_MOST = 100_000
+_MOST = 50_000
 """Commands that are looked at in one script."""
 _LETTERS = 100
 """Characters of a file that count as one of them."""
@@ -52,13 +58,16 @@ def calls(text: str, here: str = "", read: script_file.Reader = script_file.noth
         text: the script.
         here: the folder that it is in; empty where it is not known.
         read: what it sources, and scripts that it starts.
+
+    Raises:
+        TooLong: it has more commands than are looked at.
     """
     run = _Run(read)
     state = State(here=here)
     run.sequence(parsed(text), state)
     if not run.found:
         # What is never called here may be called by what sources it.
-        for one in list(state.functions.values())[:_UNCALLED]:
+        for _, one in islice(sorted(state.functions.items(), key=itemgetter(0)), _UNCALLED):
             later = state.copy()
             later.certain, later.ended, later.here = False, False, one.here
             run.sequence(one.body, later)
@@ -70,11 +79,16 @@ def calls_of(
     variables: Mapping[str, str],
     folder: str,
     read: script_file.Reader = script_file.nothing,
+    causes: Sequence[str] = (),
 ) -> list[Call]:
-    """The same of one command that no shell runs, with its variables and its folder."""
+    """The same of one command that no shell runs, with its variables and its folder.
+
+    ``causes`` are what may set others, or these to something else.
+    """
     run = _Run(read)
-    state = State({name: (Argument(v),) for name, v in variables.items()}, folder=folder)
-    state.exported = frozenset(variables)
+    state = State(Variables.of(variables, exported=True), folder=folder)
+    for cause in causes:
+        state.variables.lose(cause)
     run.sequence((Chain((("", (Command(tuple(words)),)),)),), state)
     return run.found
 
@@ -84,14 +98,12 @@ class _Run:
         self.found: list[Call] = []
         self._read = read
         self._left, self._deep = _MOST, 0
+        self._running: list[shell_syntax.Sequence] = []
 
     def sequence(self, chains: shell_syntax.Sequence, state: State) -> None:
         """Run chains, and leave what is known behind them in the state."""
         for chain in chains:
             if state.ended:
-                return
-            if self._left <= 0:
-                state.lose()
                 return
             self._chain(chain, state.copy() if chain.background else state)
 
@@ -100,24 +112,26 @@ class _Run:
             self._pipeline(chain.steps[0][1], state)
             return
         certain, before = state.certain, state.copy()
-        failed: list[State] = []
+        failed: State | None = None
         for operator, nodes in chain.steps:
             if operator == "||":
-                other = joined(failed or [before])
+                other = joined([failed or before])
                 other.certain = False
                 self._pipeline(nodes, other)
-                failed = [] if other.ended or succeeds(nodes) else [other.copy()]
+                failed = None if other.ended or succeeds(nodes) else other.copy()
                 ends = [one for one in (state, other) if not one.ended]
                 if ends:
                     state.take(joined(ends))
             elif not state.ended:
                 before = state.copy()
-                state.certain = certain and not failed
+                state.certain = certain and failed is None
                 self._pipeline(nodes, state)
                 if not succeeds(nodes):
-                    failed.append(state.copy())
+                    left = [one for one in (failed, state) if one is not None]
+                    failed = joined(left)
+                    failed.ended = all(one.ended for one in left)
         state.certain = certain
-        ends = [one for one in (state, *failed) if not one.ended]
+        ends = [one for one in (state, failed) if one is not None and not one.ended]
         if ends:
             state.take(joined(ends))
 
@@ -128,9 +142,9 @@ class _Run:
     def _node(self, node: Node, state: State) -> None:
         self._left -= 1
         self._deep += 1
-        if self._deep > _INSIDE:
-            state.lose()
-        elif isinstance(node, Command):
+        if self._left <= 0 or self._deep > _INSIDE:
+            raise TooLong
+        if isinstance(node, Command):
             self._command(node, state)
         elif isinstance(node, Function):
             state.functions[node.name] = Defined(node.body, state.here)
@@ -149,10 +163,13 @@ class _Run:
             state.forget(name)
         if block.kind is Kind.LOOP:
             # What one round sets, the next one has.
-            found = len(self.found)
+            found, before = len(self.found), state.copy()
             self._parts(block, state)
+            ended, state.ended = state.ended, False
+            if before.same(state):
+                state.ended = ended
+                return
             del self.found[found:]
-            state.ended = False
         self._parts(block, state)
 
     def _parts(self, block: Block, state: State) -> None:
@@ -186,44 +203,48 @@ class _Run:
                     for name in _COUNTS.findall(piece.text):
                         state.forget("".join(name))
                 sets = _SETS.match(piece.text) if piece.expands else None
-                old = state.variables.get(sets[1], ()) if sets else ()
+                old = (state.value(sets[1]) or ()) if sets else ()
                 if sets and not any(one.text for one in old):
                     state.forget(sets[1])
         if not words:
             for word in assigned:
                 assign(word, state)
             return
-        head = words[0].bare
-        if head in ("builtin", "command") and len(words) > 1 and words[1].bare[:1] != "-":
-            words.pop(0)
-            head = words[0].bare
+        given = expanded(words[0], state)
+        program = False
+        while given and given[0].text in ("builtin", "command") and not given[0].computed:
+            program = True
+            if len(given) == 1:
+                words = words[1:]
+                given = expanded(words[0], state) if words else []
+            elif given[1].text[:1] == "-":
+                break
+            else:
+                given = given[1:]
+        head = given[0].text if given and not given[0].computed else ""
+        line = state.line or command.line
         if head in _DECLARES:
-            declare(head, words[1:], state)
+            declare(head, words[1:], state, line, given[1:])
             return
-        given: list[Argument] = []
-        for word in words:
+        for word in words[1:]:
             given += expanded(word, state)
             if len(given) > _WORDS:
-                state.lose()
-                return
+                raise TooLong
         if head in ("exit", "return", "break", "continue"):
             leave(head, state)
         elif head in ("cd", "pushd", "popd"):
             change(head, given[1:], state)
         elif head in _TAKES_NAMES or (head == "printf" and given[1:2] == [Argument("-v")]):
-            for one in given[1:]:
-                for name in re.findall(r"[A-Za-z_]\w*", one.text):
-                    state.forget(name)
-                    state.exported -= {name} if head == "unset" else set()
+            take(head, given[1:], state, line)
         elif head == "shift":
             positional(None, state)
         elif head == "set":
             options(given[1:], state)
-        elif head == "eval" or head in ("source", ".") or head in state.functions:
+        elif head in ("eval", "source", ".") or (head in state.functions and not program):
             self._here(head, assigned, given[1:], command.line, state)
         else:
             self._start(assigned, given, command.line, state)
-            state.ended = state.ended or (head == "exec" and len(words) > 1)
+            state.ended = state.ended or (head == "exec" and len(given) > 1)
 
     def _here(
         self,
@@ -234,18 +255,34 @@ class _Run:
         state: State,
     ) -> None:
         """What runs in this shell."""
-        if state.depth >= _DEEPEST:
+        at = state.line or line
+        function = state.functions.get(head)
+        if state.depth >= _DEEPEST or any(
+            function and one is function.body for one in self._running
+        ):
+            state.lose(f"line {at} calls what calls itself")
             return
         with shell_inner.variables(assigned, state):
             if head == "eval":
                 shell_inner.evaluate(given, line, state, self.sequence)
-            elif head in state.functions:
-                shell_inner.function(state.functions[head], given, state, self.sequence)
-            else:
-                given = given[1:] if given[:1] == [Argument("--")] else given
-                found = self._file(given[0], state) if given else None
-                if found is not None:
-                    shell_inner.source(found, given[1:], line, state, self.sequence)
+                return
+            if function is not None:
+                self._running.append(function.body)
+                shell_inner.function(function, given, state, self.sequence)
+                self._running.pop()
+                return
+            given = given[1:] if given[:1] == [Argument("--")] else given
+            found = self._file(given[0], state) if given else None
+            if found is not None:
+                shell_inner.source(found, given[1:], line, state, self.sequence)
+            elif given and given[0].computed:
+                state.lose(untold(head, given[0], at))
+            elif given and _ACTIVATES.search(given[0].text):
+                # What activates a virtual environment sets no more than these.
+                for name in ("VIRTUAL_ENV", "PATH", "PS1"):
+                    state.forget(name)
+            elif given:
+                state.lose(f"line {at} reads {given[0].text}, which can't be read here")
 
     def _file(self, name: Argument, state: State) -> script_file.ScriptFile | None:
         found = shell_start.named(name, state, self._read)
@@ -255,27 +292,30 @@ class _Run:
     def _start(
         self, assigned: Sequence[Word], given: Sequence[Argument], line: int, state: State
     ) -> None:
+        given = shell_start.unpacked(given)
         texts = [
             "vllm" if shell_start.stands_for_vllm(one, given[place + 1 :]) else one.text
             for place, one in enumerate(given)
         ]
-        start = start_of(texts)
+        odd = frozenset(place for place, one in enumerate(given) if one.computed)
+        start = start_of(texts, odd=odd, text_of=lambda name: self._text(name, state))
         if start is None:
             return
-        within = state.copy()
+        within = state.copy() if assigned else state
         for word in assigned:
             assign(word, within)
-        within.exported |= {target[1] for word in assigned if (target := target_of(word))}
-        front = given if start.at is None else given[: start.at]
-        odd = next((one for one in front if one.computed and not shell_start.is_program(one)), None)
+            if target := target_of(word):
+                within.export(target[1])
         elsewhere = state.elsewhere or start.elsewhere
-        if odd is not None and start.at is not None and not elsewhere:
-            elsewhere = odd.name or "what stands in front"
-        environ = shell_start.environ(within, start)
+        if start.odd is not None and start.at is not None and not elsewhere:
+            one = given[start.odd]
+            if not shell_start.is_program(one):
+                elsewhere = one.name or "what stands in front"
+        variables = shell_start.given(within, start)
         at = state.line or line
         if start.at is None:
             if state.depth < _DEEPEST:
-                inner = shell_start.inner(within, start, environ, elsewhere)
+                inner = shell_start.inner(within, start, variables, elsewhere)
                 inner.line = at
                 self._shell(start, given, inner)
             return
@@ -284,8 +324,25 @@ class _Run:
         arguments = (Argument(program), *given[start.at + 1 :])
         if "xargs" in texts[: start.at]:
             arguments += (Argument("", computed=True, single=False, name="xargs"),)
-        kept = shell_start.withheld(within, start, environ)
-        self.found.append(Call(arguments, environ, folder, at, state.certain, elsewhere, kept))
+        environ = shell_start.environ(variables)
+        self._left -= len(environ)
+        self.found.append(
+            Call(
+                arguments,
+                environ,
+                folder,
+                at,
+                state.certain,
+                elsewhere,
+                shell_start.withheld(within, start, variables),
+                shell_start.unsure(variables, start),
+                bool(state.elsewhere or start.elsewhere),
+            )
+        )
+
+    def _text(self, name: str, state: State) -> str | None:
+        found = self._file(Argument(name, computed(name)), state)
+        return None if found is None else found.text
 
     def _shell(self, start: Start, given: Sequence[Argument], inner: State) -> None:
         if start.script is None:

@@ -3,37 +3,13 @@
 from __future__ import annotations
 
 import os.path
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from . import shell_syntax
 from .script_path import UNKNOWN
-
-_Item = TypeVar("_Item")
-_NAME = re.compile(r"\$\{?(\w+|@)")
-
-
-@dataclass(frozen=True)
-class Argument:
-    """A word of a command as it is given.
-
-    Attributes:
-        text: with what is known put in.
-        computed: whether the shell still puts something in.
-        single: whether it is one word for certain.
-        name: of the variable that is put in, as in ``$NAME``; empty where it is no plain one.
-    """
-
-    text: str
-    computed: bool = False
-    single: bool = True
-    name: str = ""
-
-
-Value = tuple[Argument, ...]
-"""Of a variable: one word, or the items of an array, of which not all may be known."""
+from .shell_map import SharedMap
+from .shell_variables import Argument, Value, Variable, Variables, names_in
 
 
 @dataclass(frozen=True)
@@ -41,11 +17,11 @@ class Withheld:
     """A variable that is set in a script and does not reach vLLM.
 
     Attributes:
-        value: what it is set to.
+        value: what it is set to; None where that can't be told.
         by: the program in front that keeps it; empty where it is not exported.
     """
 
-    value: str
+    value: str | None
     by: str = ""
 
     def told(self, name: str) -> str:
@@ -56,17 +32,44 @@ class Withheld:
 
 
 @dataclass(frozen=True)
+class Unsure:
+    """Which variables a program may have otherwise than it is told.
+
+    Attributes:
+        names: those that are set to what can't be told, or may not be handed on.
+        causes: what may set any other one; empty for nothing.
+        settled: of which all is told all the same.
+    """
+
+    names: frozenset[str] = frozenset()
+    causes: tuple[str, ...] = ()
+    settled: frozenset[str] = frozenset()
+
+    @property
+    def any(self) -> bool:
+        """Whether there are some."""
+        return bool(self.names or self.causes)
+
+    def has(self, name: str) -> bool:
+        """Whether that variable is one of them."""
+        return name in self.names or (bool(self.causes) and name not in self.settled)
+
+
+@dataclass(frozen=True)
 class Call:
     """A command that starts vLLM, with all that is known when it runs.
 
     Attributes:
         arguments: from vLLM's program or module on.
-        environ: variables that are given to it, set in the script or in front of it.
+        environ: variables that are given to it, set in the script or in front of it; some of them
+            may be ``unsure``.
         folder: None where it is still the one in which the script was started.
         line: in the script, from 1.
         certain: whether it runs whenever the script does.
         elsewhere: the program that starts it in a container or on another machine.
         withheld: variables that are set, and not given to it.
+        unsure: variables that it may have otherwise.
+        apart: whether files have other names for certain where it starts.
     """
 
     arguments: tuple[Argument, ...]
@@ -76,6 +79,8 @@ class Call:
     certain: bool
     elsewhere: str = ""
     withheld: Mapping[str, Withheld] = field(default_factory=dict)
+    unsure: Unsure = field(default_factory=Unsure)
+    apart: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,10 +96,8 @@ class State:
     """Variables, the folder, and how certain it is that the place is reached.
 
     Attributes:
-        variables: those of which something is known; ``@`` for the arguments.
-        arrays: names of those that are arrays.
-        exported: names that another program is given.
-        exports: whether all that is set is exported.
+        variables: what is known of them.
+        exports: whether all that is set is exported; None where that can't be told.
         folder: None where it is still the one in which the first script was started.
         began: the folder in which the script was started.
         rooted: whether it was started by its whole path.
@@ -114,15 +117,13 @@ class State:
         own: names that are the function's alone.
     """
 
-    variables: dict[str, Value] = field(default_factory=dict)
-    arrays: frozenset[str] = frozenset()
-    exported: frozenset[str] = frozenset()
-    exports: bool = False
+    variables: Variables = field(default_factory=lambda: Variables.of({}))
+    exports: bool | None = False
     folder: str | None = None
     began: str | None = None
     rooted: bool = False
     stack: tuple[str | None, ...] = ()
-    functions: dict[str, Defined] = field(default_factory=dict)
+    functions: SharedMap[Defined] = field(default_factory=SharedMap)
     certain: bool = True
     ended: bool = False
     elsewhere: str = ""
@@ -138,60 +139,72 @@ class State:
 
     def copy(self) -> State:
         """Another that may go on otherwise; where a loop or a function ends is one for both."""
-        return replace(self, variables=dict(self.variables), functions=dict(self.functions))
+        found = State.__new__(State)
+        found.__dict__.update(self.__dict__)
+        found.variables, found.functions = self.variables.copy(), self.functions.copy()
+        return found
 
     def take(self, other: State) -> None:
         """What is known there."""
-        self.variables, self.arrays, self.folder = other.variables, other.arrays, other.folder
-        self.exported, self.exports, self.stack = other.exported, other.exports, other.stack
-        self.functions, self.ended = other.functions, other.ended
+        self.variables, self.folder, self.stack = other.variables, other.folder, other.stack
+        self.functions, self.exports, self.ended = other.functions, other.exports, other.ended
+
+    def same(self, other: State) -> bool:
+        """Whether as much is known there, and the same."""
+        return (
+            (self.folder, self.stack, self.exports) == (other.folder, other.stack, other.exports)
+            and self.variables.same(other.variables)
+            and self.functions.same(other.functions)
+        )
+
+    def value(self, name: str) -> Value | None:
+        """A variable's value; None where it is not known."""
+        return self.variables.value(name)
+
+    def set(self, name: str, value: Value | None, *, listed: bool = False) -> None:
+        """A variable has another value, or, for None, may have any."""
+        old = self.variables.of_name(name)
+        if old.refers:
+            self.variables.lose(f"${name} stands for another variable, which is set by it")
+            return
+        exported = self.exports if not old.exported and self.exports is not False else old.exported
+        exported = exported and name != "@"
+        self.variables.put(name, Variable(value, exported, listed, touched=True))
 
     def forget(self, name: str) -> None:
         """A variable may have any value."""
-        self.variables.pop(name, None)
+        self.set(name, None)
+
+    def unset(self, name: str) -> None:
+        """A variable is taken away."""
+        self.variables.put(name, Variable((), touched=True))
+
+    def export(self, name: str, *, given: bool = True) -> None:
+        """A variable is given to other programs from here on, or no more."""
+        old = self.variables.of_name(name)
+        # Its value is no more certain than it was.
+        sure = self.variables.sure(old)
+        self.variables.put(name, replace(old, exported=given), sure=sure)
 
     def doubt(self, given: Sequence[Argument]) -> None:
         """What stands for a value in text that is run: it is not what the name is now."""
-        for one in given:
-            for name in _NAME.findall(one.text):
-                self.forget(name)
+        for name in names_in(given):
+            self.forget(name)
 
-    def lose(self) -> None:
+    def lose(self, cause: str) -> None:
         """Anything may have become of the variables and the folder."""
-        self.variables.clear()
+        self.variables.lose(cause)
         self.folder = UNKNOWN
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """The variables that are no array, as far as they are known."""
-        return {
-            name: value[0].text
-            for name, value in self.variables.items()
-            if name not in self.arrays and name != "@" and not value[0].computed
-        }
-
-    @property
-    def environ(self) -> dict[str, str]:
-        """Those of them that another program is given."""
-        return {name: text for name, text in self.settings.items() if name in self.exported}
 
 
 def joined(states: Sequence[State]) -> State:
     """What is known whichever of these came about."""
     first, *others = states
     found = first.copy()
-    found.variables = {}
-    for name in first.variables:
-        values = [one.variables.get(name) for one in states]
-        arrays = {name in one.arrays for one in states}
-        common = _common(name, values, listed=arrays == {True}) if len(arrays) == 1 else None
-        if common is not None:
-            found.variables[name] = common
     for one in others:
-        found.arrays |= one.arrays
-        found.exported &= one.exported
-        found.exports = found.exports and one.exports
-        found.functions = {**one.functions, **found.functions}
+        found.variables = found.variables.met(one.variables)
+        found.functions = found.functions.met(one.functions, _either)
+        found.exports = found.exports if found.exports is one.exports else None
         if one.folder != found.folder:
             found.folder = UNKNOWN
         if one.stack != found.stack:
@@ -200,31 +213,9 @@ def joined(states: Sequence[State]) -> State:
     return found
 
 
-def _common(name: str, values: Sequence[Value | None], *, listed: bool) -> Value | None:
-    """What a variable is in any case; None where that is nothing."""
-    first, *others = values
-    if first is None or all(one == first for one in others):
-        return first
-    known = [one for one in values if one is not None]
-    if len(known) < len(values):
-        return None
-    rest = Argument(f"${name}", computed=True, single=False, name=f"${name}")
-    if listed:
-        items = _prefix(known)
-        return (*items, rest) if items else None
-    texts = [one[0].text for one in known]
-    words = _prefix([text.split() for text in texts])
-    if not words or any(text != " ".join(text.split()) for text in texts):
-        return None
-    return (replace(rest, text=" ".join([*words, rest.text]), single=True),)
-
-
-def _prefix(rows: Sequence[Sequence[_Item]]) -> list[_Item]:
-    found = []
-    for items in zip(*rows, strict=False):
-        if any(one != items[0] for one in items):
-            break
-        found.append(items[0])
+def _either(name: str, one: Defined | None, two: Defined | None) -> Defined:  # noqa: ARG001
+    found = one or two
+    assert found is not None
     return found
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from .shell_words import Operator, Word, cut
+from .shell_words import Operator, TooLong, Word, cut
 
 _DEEPEST = 100
-"""Blocks inside of each other: more are not read."""
+"""Blocks inside of each other."""
 
 
 class Kind(Enum):
@@ -74,7 +74,11 @@ Sequence = tuple[Chain, ...]
 
 
 def parsed(text: str) -> Sequence:
-    """The commands of a script, up to where a shell would stop reading it."""
+    """The commands of a script, up to where a shell would stop reading it.
+
+    Raises:
+        TooLong: blocks are inside of each other too deep.
+    """
     tokens: list[Word | Operator] = []
     try:
         for token in cut(text):
@@ -98,8 +102,7 @@ class _Parser:
         self._depth += 1
         while self._at < len(self._tokens):
             if self._depth > _DEEPEST:
-                self._at = len(self._tokens)
-                break
+                raise TooLong
             token = self._tokens[self._at]
             if self._text() in stops:
                 break

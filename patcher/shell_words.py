@@ -14,7 +14,15 @@ _NAME = re.compile(r"\w+|[@*#?$!-]")
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=")
 _DESCRIPTOR = re.compile(r"(?:\d+|\{\w+\})(?=[<>])")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}
+_BEFORE = frozenset({"if", "then", "else", "elif", "while", "until", "do", "{", "!", "time"})
+"""What a command may stand behind."""
+_DEEPEST = 50
+"""Commands inside of each other."""
 UNCLOSED = "No closing quotation"
+
+
+class TooLong(Exception):  # noqa: N818 - it says what the script is
+    """A script has more in it than is looked at."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,7 @@ class _Reader:
     at: int = 0
     line: int = 1
     heredocs: list[tuple[str, bool]] = field(default_factory=list)
+    depth: int = 0
 
     def take(self, end: int) -> str:
         taken = self.text[self.at : end]
@@ -70,8 +79,12 @@ def cut(text: str) -> Iterator[Word | Operator]:
 
     Raises:
         ValueError: a quotation or an expansion has no end; all before it was given.
+        TooLong: commands are inside of each other too deep.
     """
-    reader = _Reader(text)
+    return _tokens(_Reader(text))
+
+
+def _tokens(reader: _Reader) -> Iterator[Word | Operator]:
     while True:
         token = _token(reader)
         if token is None:
@@ -136,9 +149,10 @@ def _word(reader: _Reader) -> Word:
     while reader.at < len(text):
         letter = text[reader.at]
         if text.startswith(("((", "<(", ">("), reader.at) and not pieces:
-            end = _closing(text, reader.at + 2, "(", ")")
             if text.startswith("((", reader.at):
-                end = _closing(text, end, "(", ")")
+                end = _closing(text, _closing(text, reader.at + 2, "(", ")"), "(", ")")
+            else:
+                end = _command_end(reader, reader.at + 2)
             pieces.append(Piece(reader.take(end), expands=True))
         elif letter == "(" and len(pieces) == 1 and _ARRAY.fullmatch(pieces[0].text):
             reader.at += 1
@@ -220,8 +234,10 @@ def _expansion(reader: _Reader, *, quoted: bool) -> Piece:
     text, at = reader.text, reader.at
     if text[at] == "`":
         end = _find(text, "`", at + 1) + 1
-    elif text.startswith("$(", at):
+    elif text.startswith("$((", at):
         end = _closing(text, at + 2, "(", ")")
+    elif text.startswith("$(", at):
+        end = _command_end(reader, at + 2)
     elif text.startswith("${", at):
         end = _closing(text, at + 2, "{", "}")
     else:
@@ -231,6 +247,28 @@ def _expansion(reader: _Reader, *, quoted: bool) -> Piece:
         # Of $12 the shell takes $1.
         end = at + 2 if name[0][0].isdigit() else name.end()
     return Piece(reader.take(end), expands=True, quoted=quoted)
+
+
+def _command_end(reader: _Reader, at: int) -> int:
+    """The place behind commands that are put in, which have comments and here-documents."""
+    if reader.depth >= _DEEPEST:
+        raise TooLong
+    inner = _Reader(reader.text, at, depth=reader.depth + 1)
+    open_brackets = cases = 0
+    first = True
+    for token in _tokens(inner):
+        if isinstance(token, Word):
+            cases += (token.bare == "case" and first) - (token.bare == "esac" and cases > 0)
+            first = first and token.bare in _BEFORE
+            continue
+        first = True
+        if token.text == "(":
+            open_brackets += 1
+        elif token.text == ")" and open_brackets:
+            open_brackets -= 1
+        elif token.text == ")" and not cases:
+            return inner.at
+    raise ValueError(UNCLOSED)
 
 
 def _closing(text: str, at: int, opening: str, ending: str) -> int:

@@ -35,12 +35,13 @@ def calls(text: str, read: script_file.Reader = script_file.nothing) -> list[Cal
     Args:
         text: the unit.
         read: the files of variables that it names, and scripts that it starts; where such a file
-            can't be read, what it leaves of the variables is not known.
+            can't be read, it may set others, or the unit's own to something else.
     """
     environ: dict[str, str] = {}
     files: dict[str, str] = {}
+    causes: list[str] = []
     unset: set[str] = set()
-    folder, known = UNKNOWN, True
+    folder = UNKNOWN
     commands: list[tuple[int, str]] = []
     for line, name, value in _settings(text):
         if name == "Environment":
@@ -51,10 +52,13 @@ def calls(text: str, read: script_file.Reader = script_file.nothing) -> list[Cal
                 environ[key] = setting
         elif name == "EnvironmentFile":
             if not value:
-                files, known = {}, True
+                files, causes = {}, []
                 continue
             variables = _file(value.removeprefix("-"), read)
-            known = known and variables is not None
+            if variables is None:
+                # systemd.exec(5): with a dash in front one that is missing is left out.
+                told = value.removeprefix("-")
+                causes.append(f"line {line} reads {told} for variables, which can't be read here")
             files.update(variables or {})
         elif name == "UnsetEnvironment":
             unset = {*unset, *_split(value)} if value else set()
@@ -65,16 +69,16 @@ def calls(text: str, read: script_file.Reader = script_file.nothing) -> list[Cal
             if not value:
                 commands.clear()
             commands.append((line, value))
-    environ = {name: value for name, value in environ.items() if known and "%" not in value}
+    environ = {name: value for name, value in environ.items() if "%" not in value}
     # systemd.exec(5): a file's settings stand above those of the unit, wherever it is named.
-    environ.update(files if known else {})
+    environ.update(files)
     environ = {
         name: value for name, value in environ.items() if not {name, f"{name}={value}"} & unset
     }
     found: list[Call] = []
     for line, value in commands:
         for words in _commands(value, line):
-            found += calls_of(words, environ, folder, read)
+            found += calls_of(words, environ, folder, read, causes)
     return found
 
 

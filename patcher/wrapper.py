@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .script_path import UNKNOWN, computed
+from .wrapper_environment import Text, changes
+from .wrapper_words import ASSIGNMENT, values
 
-ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "ash"})
 _SAYING = frozenset(
     {"alias", "cat", "complete", "echo", "git", "grep", "egrep", "fgrep", "info"}
@@ -49,59 +50,92 @@ class Start:
         text: what another shell is given to run.
         script: place of the name of another script that starts it, if it does.
         by_shell: whether a shell is named that runs that script.
-        assigned: variables that the words in front set.
+        assigned: variables that the words in front set; None for what is not known.
         folder: where they change to; None where they do not.
         elsewhere: the program that starts it where files have other names; empty for none.
         keeper: the program that keeps all other variables from it; empty where none does.
+        handed: variables that this program hands on all the same.
         unset: variables that are taken away.
+        causes: what may set any other variable.
+        doubted: whether variables that are set before may not come through.
         image: whether it is vLLM's own image, which starts :data:`MODULE` by itself.
+        odd: place of the first word that is put together and may be a program; None for none.
     """
 
     at: int | None
     text: str = ""
     script: int | None = None
     by_shell: bool = False
-    assigned: Mapping[str, str] = field(default_factory=dict)
+    assigned: Mapping[str, str | None] = field(default_factory=dict)
     folder: str | None = None
     elsewhere: str = ""
     keeper: str = ""
+    handed: frozenset[str] = frozenset()
     unset: frozenset[str] = frozenset()
+    causes: tuple[str, ...] = ()
+    doubted: bool = False
     image: bool = False
+    odd: int | None = None
 
 
-def start_of(words: Sequence[str], *, texts: bool = True) -> Start | None:
+def start_of(
+    words: Sequence[str],
+    *,
+    texts: bool = True,
+    odd: Collection[int] = (),
+    text_of: Text = lambda _: None,
+) -> Start | None:
     """How words start vLLM; None where they do not.
 
     Args:
         words: of one command, without variables in front.
         texts: whether a word is looked into that another shell runs.
+        odd: places of words that the shell still puts together.
+        text_of: the text of a file that they name.
     """
     at = program(words)
     image = _image(words) if at is None else None
     at = image if at is None else at
-    front = words if at is None else words[:at]
-    names = [word.rpartition("/")[2] for word in front]
+    names = [word.rpartition("/")[2] for word in (words if at is None else words[:at])]
     if _says(names):
         return None
+    front = words if at is None else words[:at]
     text, script, by_shell = "", None, False
     if at is None:
-        text = _text(words, names) if texts else ""
-        if texts and not text:
+        place = _text(words, names) if texts else None
+        if texts and place is None:
             script, by_shell = _script(words, names)
-        if not text and script is None:
+        if place is None and script is None:
             return None
+        front, names = front[:script], names[:script]
+        if place is not None:
+            text = words[place]
+            # What another shell is given is no word in front.
+            front = ["" if at == place else word for at, word in enumerate(front)]
+            names = ["" if at == place else name for at, name in enumerate(names)]
     elif any(_HELP.fullmatch(word) for word in words[at + 1 :]):
         return None
-    front, names = front[:script], names[:script]
     elsewhere = next((name for name in names if name in _ELSEWHERE), "")
     if "srun" in names and any(word.startswith("--container") for word in front):
         elsewhere = "srun"
-    assigned = {} if elsewhere else dict(_assigned(front))
-    folder = _folder(front, names)
-    unset = _unset(front) if "env" in names else frozenset()
-    keeper = _keeper(front, names)
-    by_image = image is not None
-    return Start(at, text, script, by_shell, assigned, folder, elsewhere, keeper, unset, by_image)
+    told = changes(front, names, odd, text_of, elsewhere=bool(elsewhere))
+    usual = values(front, names)
+    return Start(
+        None if text or script is not None else at,
+        text,
+        script,
+        by_shell,
+        told.assigned,
+        _folder(front, names),
+        elsewhere,
+        told.keeper,
+        told.handed,
+        told.unset,
+        told.causes,
+        told.doubted,
+        image is not None,
+        next((one for one in sorted(odd) if one < len(front) and one not in usual), None),
+    )
 
 
 def _says(names: Sequence[str]) -> bool:
@@ -110,30 +144,6 @@ def _says(names: Sequence[str]) -> bool:
         if name not in _PLAIN:
             return name in _SAYING
     return False
-
-
-def _keeper(front: Sequence[str], names: Sequence[str]) -> str:
-    if "env" in names and {"-i", "-", "--ignore-environment"} & set(front):
-        return "env"
-    if names[:1] == ["exec"] and any(re.match(r"-[a-z]*c", word) for word in front[1:2]):
-        return "exec"
-    keeps = any(re.match(r"-[A-Za-z]*E|--preserve-env", word) for word in front)
-    if "sudo" in names and not keeps:
-        return "sudo"
-    return "systemd-run" if "systemd-run" in names else ""
-
-
-def _unset(front: Sequence[str]) -> frozenset[str]:
-    """The variables that ``env`` takes away."""
-    found: list[str] = []
-    for place, word in enumerate(front):
-        if word in ("-u", "--unset"):
-            found += front[place + 1 : place + 2]
-        elif word.startswith("--unset="):
-            found.append(word.partition("=")[2])
-        elif word.startswith("-u"):
-            found.append(word[2:])
-    return frozenset(found)
 
 
 def program(words: Sequence[str]) -> int | None:
@@ -177,30 +187,26 @@ def _script(words: Sequence[str], names: Sequence[str]) -> tuple[int | None, boo
     return None, False
 
 
-def _text(words: Sequence[str], names: Sequence[str]) -> str:
-    """What another shell runs, where that may start vLLM."""
+def _text(words: Sequence[str], names: Sequence[str]) -> int | None:
+    """The place of what another shell runs, where that may start vLLM."""
     for place, name in enumerate(names):
-        if name in SHELLS or name in ("su", "runuser", "script"):
+        if name in SHELLS or name in ("su", "runuser", "script", "flock"):
             for option, word in enumerate(words[place + 1 : -1], place + 1):
                 if re.fullmatch(r"-[A-Za-z]*c|--command", word):
-                    return words[option + 1] if _INSIDE.search(words[option + 1]) else ""
+                    return option + 1 if _INSIDE.search(words[option + 1]) else None
         if name in _RUNS_TEXT:
-            return next((word for word in words[place + 1 :] if _runs(word)), "")
-    return ""
+            behind = range(place + 1, len(words))
+            return next((one for one in behind if _runs(words[one])), None)
+    return None
 
 
 def _runs(word: str) -> bool:
     return " " in word.strip() and _INSIDE.search(word) is not None
 
 
-def _assigned(front: Sequence[str]) -> list[tuple[str, str]]:
-    parts = [word.partition("=") for word in front if ASSIGNMENT.match(word)]
-    return [(name, value) for name, _, value in parts if not computed(value)]
-
-
 def _folder(front: Sequence[str], names: Sequence[str]) -> str | None:
     folder: str | None = UNKNOWN if "systemd-run" in names else None
-    if {"sudo", "su"} & set(names) and {"-", "-i", "-l", "--login"} & set(front):
+    if {"sudo", "su", "runuser"} & set(names) and {"-", "-i", "-l", "--login"} & set(front):
         folder = UNKNOWN
     for place, word in enumerate(front):
         found = _CHDIR.fullmatch(word)
