@@ -50,6 +50,8 @@ def note(given: Launch | None) -> list[str]:
         return []
     told = list(given.unsure.causes)
     names = [name for name in sorted(given.unsure.names) if name.startswith(PREFIX)]
+    # What stands above may change all that are told, too.
+    names = [name for name in names if not told or name not in given.environ]
     if given.scripted and CONFIG_VARIABLE in names:
         # A finding tells of that one.
         names.remove(CONFIG_VARIABLE)

@@ -45,6 +45,7 @@ def given(state: State, start: Start) -> Variables:
 def inner(state: State, start: Start, variables: Variables, elsewhere: str) -> State:
     """Where another shell begins: with what was exported to it."""
     found = state.copy()
+    found.kept = withheld(state, start, variables)
     found.variables = variables.copy()
     found.exports = False
     found.elsewhere, found.depth = elsewhere, state.depth + 1
@@ -81,7 +82,8 @@ def withheld(state: State, start: Start, variables: Variables) -> dict[str, With
     """The variables that are set, and not given to a program that starts here."""
     if start.elsewhere or state.elsewhere or state.variables.losses:
         return {}
-    return {
+    before = {name: one for name, one in state.kept.items() if not variables.of_name(name).touched}
+    return before | {
         name: Withheld(one.text, (start.keeper or "env") if one.exported else "")
         for name, one in sorted(state.variables.known.items(), key=_name)
         if one.touched

@@ -115,6 +115,7 @@ class State:
         leaves: what is known where a loop is left.
         returns: what is known where a function returns.
         own: names that are the function's alone.
+        kept: variables that were not handed on to this shell.
     """
 
     variables: Variables = field(default_factory=lambda: Variables.of({}))
@@ -136,6 +137,7 @@ class State:
     leaves: list[State] = field(default_factory=list)
     returns: list[State] = field(default_factory=list)
     own: set[str] = field(default_factory=set)
+    kept: Mapping[str, Withheld] = field(default_factory=dict)
 
     def copy(self) -> State:
         """Another that may go on otherwise; where a loop or a function ends is one for both."""

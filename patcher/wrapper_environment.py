@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .wrapper_words import ASSIGNMENT
+from .wrapper_words import ASSIGNMENT, values
 
 _CONTAINERS = frozenset({"docker", "nerdctl", "podman", "docker-compose", "podman-compose"})
 _SETS: Mapping[str, frozenset[str]] = {
@@ -23,6 +23,12 @@ _SETS: Mapping[str, frozenset[str]] = {
     "tmux": frozenset({"-e"}),
 }
 """Options that set a variable, or hand on one that is named alone."""
+_OTHERS = frozenset(
+    {"-p", "-v", "-u", "-w", "-m", "-h", "--name", "--gpus", "--network", "--net", "--shm-size"}
+    | {"--volume", "--publish", "--ipc", "--memory", "--hostname", "--device", "--mount", "--user"}
+    | {"--workdir", "--cpus", "--cpuset-cpus", "--restart", "--runtime", "--ulimit"}
+)
+"""Options of containers with a word behind that sets no variable."""
 _LISTS = re.compile(r"(--export|--preserve-env|--whitelist-environment)=(.*)", re.DOTALL)
 _LOGIN = frozenset({"-", "-l", "--login"})
 
@@ -175,13 +181,17 @@ def _take(text: str, assigned: dict[str, str | None], handed: set[str]) -> None:
 
 def _unknown(front: Sequence[str], names: Sequence[str], odd: Collection[int]) -> Iterator[str]:
     """What may be a variable that is set, among words that are not known."""
-    by = ""
+    usual, by = values(front, names), ""
     for place, (word, name) in enumerate(zip(front, names, strict=True)):
         if name == "env" or name in _SETS:
             by = name
-        elif place in odd and by and word[:1] in "$`" and not ASSIGNMENT.match(word):
-            if front[place - 1] in ("-u", "-C", "-x", "-p", "-v", "--chdir", "--unset"):
-                continue
+        if place not in odd or not by or ASSIGNMENT.match(word) or word[:1] not in "$`":
+            continue
+        before = front[place - 1]
+        container = by in _CONTAINERS
+        # What stands last is the image.
+        other = place in usual or (container and (before in _OTHERS or place == len(front) - 1))
+        if before in _SETS.get(by, ()) or before == "--env-file" or not other:
             yield f"{by} is given words that the shell puts together"
 
 

@@ -12,8 +12,10 @@ from kvpatch.shell_builtins import (
     positional,
     target_of,
 )
-from kvpatch.shell_state import Argument, State
+from kvpatch.shell_state import State
+from kvpatch.shell_variables import Argument
 from kvpatch.shell_words import Word, cut
+from shell_states import state_of
 
 
 def known(*texts: str) -> tuple[Argument, ...]:
@@ -21,7 +23,7 @@ def known(*texts: str) -> tuple[Argument, ...]:
 
 
 def told(state: State, name: str) -> tuple[str, ...] | None:
-    found = state.variables.get(name)
+    found = state.value(name)
     return None if found is None else tuple(one.text + "?" * one.computed for one in found)
 
 
@@ -47,7 +49,7 @@ def words(text: str) -> list[Word]:
     ],
 )
 def test_a_value_is_taken_or_forgotten(text: str, value: tuple[str, ...] | None) -> None:
-    state = State({"A": known("old")})
+    state = state_of({"A": known("old")})
     assign(words(text)[0], state)
     assert told(state, "A") == value
 
@@ -72,10 +74,10 @@ def test_other_words_assign_nothing(text: str) -> None:
     ],
 )
 def test_declarations(text: str, value: tuple[str, ...] | None, exported: bool) -> None:
-    state = State({"A": known("old")})
+    state = state_of({"A": known("old")})
     head, *rest = words(text)
-    declare(head.bare, rest, state)
-    assert (told(state, "A"), "A" in state.exported) == (value, exported)
+    declare(head.bare, rest, state, 1)
+    assert (told(state, "A"), bool(state.variables.of_name("A").exported)) == (value, exported)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,7 @@ def test_arguments_are_told_as_they_are_given() -> None:
     positional([Argument("a"), Argument("b c"), Argument("$x", computed=True)], state)
     assert told(state, "@") == ("a", "b c", "$x?")
     positional(None, state)
-    assert "@" not in state.variables
+    assert state.value("@") is None
 
 
 @pytest.mark.parametrize(
@@ -119,16 +121,17 @@ def test_all_that_is_set_may_be_exported(given: str, exports: bool) -> None:
     options([Argument(one) for one in ("-e", "-o", "pipefail", "-x")], state)
     assert state.exports is exports
     assign(words("A=x")[0], state)
-    assert ("A" in state.exported, "@" in state.variables) == (exports, False)
+    assert (state.variables.of_name("A").exported, state.value("@") is not None) == (exports, False)
     options([Argument("--"), Argument("-a")], state)
     assert told(state, "@") == ("-a",)
 
 
 def test_a_value_that_doubles_itself_is_given_up() -> None:
-    state = State({"A": known("x" * 1000), "B": known("x"), "L": known("x")}, frozenset({"L"}))
+    state = state_of({"A": known("x" * 1000), "B": known("x"), "L": known("x")}, "L")
     for _ in range(60):
         for text in ("A=$A$A", "B+=x$B", 'L=("${L[@]}" "${L[@]}" x)'):
             assign(words(text)[0], state)
-    lengths = [sum(len(one.text) for one in found) for found in state.variables.values()]
+    values = [state.value(name) or () for name in "ABL"]
+    lengths = [sum(len(one.text) for one in found) for found in values]
     assert max(lengths, default=0) <= 20_000
-    assert not any(found[0].text.startswith("x" * 1001) for found in state.variables.values())
+    assert not any(found[0].text.startswith("x" * 1001) for found in values if found)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 from kvpatch.shell_expansion import expanded
-from kvpatch.shell_state import Argument, State
+from kvpatch.shell_variables import Argument
 from kvpatch.shell_words import Word, cut
+from shell_states import state_of
 
 
 def words(text: str, *, here: str = "", folder: str | None = None) -> list[Argument]:
     values = {"A": ["a b"], "E": [""], "L": ["x", "y z"], "@": ["1 2", "3"], "S": [" s "], "N": []}
     known = {name: tuple(Argument(one) for one in found) for name, found in values.items()}
     partly = (Argument("x $M y", computed=True, name="$M"),)
-    state = State(
+    state = state_of(
         {**known, "P": partly, "Q": (Argument("v"), *partly)},
-        frozenset({"L", "Q", "N"}),
+        {"L", "Q", "N"},
         here=here,
         folder=folder,
     )

@@ -6,9 +6,11 @@ from kvpatch import shell_syntax
 from kvpatch.script_file import ScriptFile
 from kvpatch.shell_builtins import assign
 from kvpatch.shell_inner import evaluate, function, source, variables
-from kvpatch.shell_state import Argument, Defined, State
+from kvpatch.shell_state import Defined, State
 from kvpatch.shell_syntax import Command
+from kvpatch.shell_variables import Argument
 from kvpatch.shell_words import Word, cut
+from shell_states import exported, settings, state_of
 
 
 def words(text: str) -> list[Word]:
@@ -25,15 +27,15 @@ def assigns(chains: shell_syntax.Sequence, state: State) -> None:
 
 
 def known(**values: str) -> State:
-    return State({name: (Argument(value),) for name, value in values.items()})
+    return state_of({name: (Argument(value),) for name, value in values.items()})
 
 
 def test_variables_in_front_are_set_for_so_long() -> None:
     state = known(A="1", B="2")
     with variables(words("A=x C=y"), state):
-        assert state.environ == {"A": "x", "C": "y"}
+        assert exported(state) == {"A": "x", "C": "y"}
         assign(words("B=z")[0], state)
-    assert (state.environ, state.settings) == ({}, {"A": "1", "B": "z"})
+    assert (exported(state), settings(state)) == ({}, {"A": "1", "B": "z"})
 
 
 def test_a_function_keeps_its_arguments_and_its_own_names() -> None:
@@ -41,27 +43,28 @@ def test_a_function_keeps_its_arguments_and_its_own_names() -> None:
     seen: list[object] = []
 
     def run(_: shell_syntax.Sequence, within: State) -> None:
-        seen.append((within.variables["@"], within.here, within.functions_around))
+        seen.append((within.value("@"), within.here, within.functions_around))
         within.own.add("A")
         assigns(shell_syntax.parsed("A=x; B=y"), within)
 
     function(Defined((), "/f"), [Argument("a")], state, run)
     assert seen == [((Argument("a"),), "/f", 1)]
-    assert (state.settings, state.functions_around) == ({"A": "1", "B": "y"}, 0)
+    assert (settings(state), state.functions_around) == ({"A": "1", "B": "y"}, 0)
 
 
 def test_a_sourced_file_leaves_what_it_sets() -> None:
     state = known(A="1")
     state.here = "/here"
-    state.variables["@"] = (Argument("old"),)
+    state.set("@", (Argument("old"),))
     source(ScriptFile("A=2\nB=3\n", "/there"), [Argument("new")], 7, state, assigns)
-    assert state.settings == {"A": "2", "B": "3"}
-    assert (state.variables["@"], state.here, state.line) == ((Argument("old"),), "/here", 0)
+    assert settings(state) == {"A": "2", "B": "3"}
+    assert (state.value("@"), state.here, state.line) == ((Argument("old"),), "/here", 0)
 
 
 def test_behind_what_is_not_known_nothing_is() -> None:
     state = known(A="1")
     evaluate([Argument("B=2")], 1, state, assigns)
-    assert state.settings == {"A": "1", "B": "2"}
+    assert settings(state) == {"A": "1", "B": "2"}
     evaluate([Argument("A=$X", computed=True)], 1, state, assigns)
-    assert state.settings == {}
+    assert settings(state) == {}
+    assert state.variables.causes == ("line 1 gives eval a part, which can't be told",)

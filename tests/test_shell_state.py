@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from kvpatch.script_path import UNKNOWN
-from kvpatch.shell_state import Argument, State, below, joined
+from kvpatch.shell_state import Unsure, below, joined
+from kvpatch.shell_variables import UNTOUCHED, Argument
+from shell_states import exported, settings, state_of
 
 
 def known(*texts: str) -> tuple[Argument, ...]:
@@ -12,58 +16,63 @@ def known(*texts: str) -> tuple[Argument, ...]:
 
 
 def test_only_what_is_the_same_stays_known() -> None:
-    one = State({"A": known("1"), "B": known("1")}, folder="/a", exported=frozenset({"A", "B"}))
-    two = State(
-        {"A": known("1"), "B": known("2"), "C": known("3")}, folder="/b", exported=frozenset({"A"})
+    one = state_of({"A": known("1"), "B": known("1")}, exported="AB", folder="/a")
+    two = state_of(
+        {"A": known("1"), "B": known("2"), "C": known("3")}, exported="A", folder="/b"
     )
     found = joined([one, two])
-    assert (found.variables, found.folder, found.exported) == (
-        {"A": known("1")},
-        UNKNOWN,
-        frozenset({"A"}),
-    )
+    assert (settings(found), exported(found), found.folder) == ({"A": "1"}, {"A": "1"}, UNKNOWN)
+    # One of which it is not certain is no more said to be none.
+    assert found.variables.of_name("B").exported is None
+    assert found.variables.of_name("C").touched
     assert joined([one, one.copy()]).folder == "/a"
 
 
+def test_a_copy_goes_on_alone() -> None:
+    one = state_of({"A": known("1")}, exported="A")
+    two = one.copy()
+    two.forget("A")
+    one.set("B", known("2"))
+    assert (settings(one), settings(two)) == ({"A": "1", "B": "2"}, {})
+    assert not one.same(two)
+    assert one.same(one.copy())
+
+
+def test_behind_a_loss_only_what_is_set_anew_is_certain() -> None:
+    state = state_of({"A": known("1"), "B": known("1")}, exported="A", folder="/a")
+    state.lose("a file")
+    state.set("B", known("2"))
+    state.export("A")
+    assert (settings(state), state.folder) == ({"B": "2"}, UNKNOWN)
+    assert state.value("A") is None
+    assert state.variables.of_name("A").value == known("1")
+    assert state.variables.causes == ("a file",)
+
+
+def test_what_stands_for_another_name_changes_that() -> None:
+    state = state_of({"A": known("1")})
+    state.variables.put("r", replace(UNTOUCHED, refers=True))
+    state.set("r", known("2"))
+    assert state.value("A") is None
+
+
+def test_what_is_taken_away_is_known_to_be() -> None:
+    state = state_of({"A": known("1")}, exported="A")
+    state.unset("A")
+    assert (state.value("A"), state.variables.of_name("A").gone) == ((), True)
+
+
 @pytest.mark.parametrize(
-    ("values", "listed", "found"),
+    ("unsure", "found"),
     [
-        ([("v", "s"), ("v", "s", "x")], True, ("v", "s", "$A?")),
-        ([("v", "s"), ("w", "s")], True, None),
-        ([("v s",), ("v s -x",)], False, ("v s $A?",)),
-        ([("v s",), ("v t",), ("v",)], False, ("v $A?",)),
-        ([("ab",), ("ac",)], False, None),
-        ([("v  s",), ("v  s x",)], False, None),
+        (Unsure(), (False, False)),
+        (Unsure(frozenset("A")), (True, False)),
+        (Unsure(causes=("a file",), settled=frozenset("A")), (False, True)),
     ],
 )
-def test_the_beginning_that_is_the_same_stays_known(
-    values: list[tuple[str, ...]], listed: bool, found: tuple[str, ...] | None
-) -> None:
-    arrays = frozenset({"A"} if listed else ())
-    left = joined([State({"A": known(*one)}, arrays) for one in values]).variables.get("A")
-    assert (left and tuple(one.text + "?" * one.computed for one in left)) == found
-
-
-def test_an_array_and_a_word_have_nothing_in_common() -> None:
-    one, two = State({"A": known("v")}, frozenset({"A"})), State({"A": known("v")})
-    assert joined([one, two]).variables == {}
-
-
-def test_only_what_is_exported_is_given_to_programs() -> None:
-    partly = (Argument("$X", computed=True),)
-    names = frozenset({"A", "L", "P"})
-    state = State(
-        {"A": known("1"), "B": known("2"), "L": known("3"), "P": partly, "@": known("4")},
-        frozenset({"L"}),
-        names,
-    )
-    assert (state.environ, state.settings) == ({"A": "1"}, {"A": "1", "B": "2"})
-
-
-def test_a_copy_goes_on_alone() -> None:
-    one = State({"A": known("1")}, exported=frozenset({"A"}))
-    one.copy().forget("A")
-    assert one.environ == {"A": "1"}
+def test_which_variables_are_unsure(unsure: Unsure, found: tuple[bool, bool]) -> None:
+    assert (unsure.has("A"), unsure.has("B")) == found
+    assert unsure.any is any(found)
 
 
 @pytest.mark.parametrize(
