@@ -148,7 +148,8 @@ class Launch:
     def concerns_vllm(self) -> bool:
         """Whether an option is there that is vLLM's, and no other program's."""
         heads = {name.partition(".")[0] for name in (*self.flags, *self.unread)}
-        return bool(heads & (_LOOKED_AT | _VLLMS)) or self.model is not None
+        file = str(self.flags.get("config", "")).endswith((".yaml", ".yml"))
+        return file or bool(heads & (_LOOKED_AT | _VLLMS)) or self.model is not None
 
     @property
     def known(self) -> bool:

@@ -153,14 +153,14 @@ def take(head: str, given: Sequence[Argument], state: State, line: int) -> None:
             for name, known in list(state.variables.known.items()):
                 if name.startswith(prefix[1]) and known.touched and not known.gone:
                     state.unset(name)
-        if one.computed:
+        elif one.computed:
             state.variables.lose(untold(head, one, line))
-            continue
-        for name in re.findall(r"[A-Za-z_]\w*", one.text):
-            if head == "unset":
-                state.unset(name)
-            else:
-                state.forget(name)
+        else:
+            for name in re.findall(r"[A-Za-z_]\w*", one.text):
+                if head == "unset":
+                    state.unset(name)
+                else:
+                    state.forget(name)
 
 
 def change(head: str, given: Sequence[Argument], state: State) -> None:

@@ -169,10 +169,51 @@ def test_a_word_that_is_no_command_and_no_file_is_told(file: Path, word: str) ->
     assert "is no command that starts vLLM, and no file" in err
 
 
-def test_a_file_that_starts_no_vllm_is_told(file: Path) -> None:
-    code, _, err = lint(file, "--lmcache", "0.5.6", "--serve", file)
+def test_a_file_that_starts_no_vllm_is_told(file: Path, tmp_path: Path) -> None:
+    script = tmp_path / "build.sh"
+    script.write_text("pip install vllm\n")
+    code, _, err = lint(file, "--lmcache", "0.5.6", "--serve", script)
     assert code == 2
     assert "no line starts vLLM" in err
+
+
+ABSENT = "export LMCACHE_MAX_LOCAL_CPU_SIZE=0\nsource /nowhere/site.env\nvllm serve m {transfer}\n"
+TRANSFER = """--kv-transfer-config '{"kv_connector":"LMCacheConnectorV1","kv_role":"kv_both"}'"""
+
+
+def test_what_a_file_that_is_not_here_may_set_is_no_error(tmp_path: Path) -> None:
+    file, script = tmp_path / "lm.yaml", tmp_path / "start.sh"
+    file.write_text("chunk_size: 256\n")
+    script.write_text(ABSENT.format(transfer=TRANSFER))
+    where = (file, "--lmcache", "0.5.6", "--serve", script)
+    code, out, err = lint(*where)
+    assert (code, "warning LM035" in out) == (0, True)
+    assert "line 2 reads /nowhere/site.env, which can't be read here" in err
+    # Where somebody tells what vLLM has, that counts.
+    told = tmp_path / "vllm.env"
+    told.write_text("LMCACHE_MAX_LOCAL_CPU_SIZE=0\n")
+    code, out, err = lint(*where, "--env-file", told)
+    assert (code, "error LM035" in out, "not certain" in err) == (1, True, False)
+    script.write_text(ABSENT.format(transfer=TRANSFER).replace("source", "# source"))
+    assert lint(*where)[0] == 1
+
+
+def test_a_file_that_is_set_to_what_can_not_be_told_is_told(tmp_path: Path) -> None:
+    file, script = tmp_path / "lm.yaml", tmp_path / "start.sh"
+    file.write_text("chunk_size: 256\n")
+    script.write_text(f"export LMCACHE_CONFIG_FILE=$CONF/lm.yaml\nvllm serve m {TRANSFER}\n")
+    code, out, _ = lint(file, "--lmcache", "0.5.6", "--serve", script)
+    assert (code, "is set to what can't be told here" in out) == (0, True)
+    assert "is not set in it" not in out
+    code, _, err = lint("--lmcache", "0.5.6", "--serve", script)
+    assert (code, "LMCACHE_CONFIG_FILE is set to what can't be told here" in err) == (2, True)
+
+
+def test_carriage_returns_are_an_error(file: Path, tmp_path: Path) -> None:
+    script = tmp_path / "start.sh"
+    script.write_bytes(f"A=1\r\nvllm serve m {TRANSFER}\r\n".encode())
+    code, out, _ = lint(file, "--lmcache", "0.5.6", "--serve", script)
+    assert (code, "lines of the script end in carriage returns" in out) == (1, True)
 
 
 def test_variables_alone_are_a_configuration(tmp_path: Path) -> None:

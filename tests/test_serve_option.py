@@ -47,7 +47,7 @@ def test_words_that_start_nothing_are_not_repeated(given: str) -> None:
 
 
 def test_only_the_beginning_of_a_file_is_read(tmp_path: Path) -> None:
-    large = tmp_path / "huge.yaml"
+    large = tmp_path / "huge.sh"
     large.write_text("vllm serve m\n")
     os.truncate(large, 1 << 40)
     assert launch_of(str(large)).model == "m"

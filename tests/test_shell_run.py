@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from kvpatch import script_file
 from kvpatch.script_path import UNKNOWN
 from kvpatch.shell_run import calls, calls_of
 from kvpatch.shell_state import Withheld
-from kvpatch.shell_words import literal
+from kvpatch.shell_words import TooLong, literal
 from shell_scripts import run_by_bash
 
 TOLD = [
@@ -86,6 +87,23 @@ TOLD = [
     "f() { vllm serve m $G; }\nG=--a\nG=--b f",
     "G=--a\nG=--b eval 'vllm serve m $G'",
     "G=--a\nf() { G=--c; }\nG=--b f\nvllm serve m $G",
+    "CFG=bad.yaml\nunset CFG\nvllm serve --config $CFG",
+    "CFG=a; unset CFG; vllm serve ${CFG:-d} ${CFG-e}",
+    "vllm serve m --x={1,2}",
+    'vllm serve m --x {"a":1,"b":{"c":2,"d":3}}',
+    'KV={"a":1,"b":2}; vllm serve m --x $KV',
+    'export KV={"a":1,"b":2}; vllm serve m --x $KV',
+    "G=$(\n # don't count\n echo 2\n)\nvllm serve m --a",
+    "X=$(cat <<E\nit's )\nE\n)\nvllm serve m --a",
+    "X=\"$(case a in a) echo \"it's\";; esac)\"\nvllm serve m --a",
+    "run() { \"$@\"; }\nrun export CFG=a\nvllm serve $CFG",
+    "CFG=a\nf() { export \"$1=$2\"; }\nf CFG b\nvllm serve $CFG",
+    "N=CFG; export $N=a\nvllm serve $CFG",
+    "declare -x \"CFG=a b\"\nvllm serve \"$CFG\"",
+    "\\export CFG=a\nvllm serve $CFG",
+    "vllm() { command vllm \"$@\" --b; }\nvllm serve m",
+    "f() { bash -c 'f() { vllm serve m; }; f'; }\nf",
+    "A=1; timeout ${A}0 vllm serve m",
 ]  # fmt: skip
 """Of these everything is known."""
 
@@ -116,6 +134,16 @@ GIVEN = [
     "f() { true; }\nLMCACHE_CONFIG_FILE=/a.yaml f\nvllm serve m",
     "LMCACHE_CONFIG_FILE=/a.yaml eval 'vllm serve m'",
     "LMCACHE_CONFIG_FILE=/a.yaml eval true\nvllm serve m",
+    'export "LMCACHE_CONFIG_FILE=/a.yaml"\nvllm serve m',
+    'LMCACHE_CONFIG_FILE=/a.yaml\nexport "LMCACHE_CONFIG_FILE"\nvllm serve m',
+    "LMCACHE_CONFIG_FILE=/a.yaml\nN='A LMCACHE_CONFIG_FILE'; export $N\nvllm serve m",
+    'declare -x "LMCACHE_CONFIG_FILE=/a.yaml"\nvllm serve m',
+    "export LMCACHE_CONFIG_FILE=/a.yaml\nunset ${!LMCACHE_@}\nvllm serve m",
+    "env -S 'LMCACHE_CONFIG_FILE=/a.yaml vllm serve m'",
+    "bash -c 'LMCACHE_CONFIG_FILE=/a.yaml; vllm serve m'",
+    "env LMCACHE_CONFIG_FILE=~/a.yaml vllm serve m",
+    'env "LMCACHE_CONFIG_FILE=~/a.yaml" vllm serve m',
+    "export LMCACHE_CONFIG_FILE={/a,/b}.yaml; vllm serve m",
 ]
 """Of these it is told whether the variable reaches vLLM."""
 
@@ -135,7 +163,6 @@ OPEN = [
     "CFG=bad.yaml\nfor CFG in good.yaml; do :; done\nvllm serve --config $CFG",
     "CFG=bad.yaml\nwhile true; do CFG=good.yaml; break; done\nvllm serve --config $CFG",
     "CFG=b.yaml\nwhile true; do CFG=g.yaml; true && break; CFG=b.yaml; done\nvllm serve $CFG",
-    "CFG=bad.yaml\nunset CFG\nvllm serve --config $CFG",
     "CFG=bad.yaml\nread CFG <<< good.yaml\nvllm serve --config $CFG",
     "CFG=bad.yaml\nprintf -v CFG good.yaml\nvllm serve --config $CFG",
     "CFG=bad.yaml\nf() { if true; then CFG=a; return; fi; CFG=bad.yaml; }\nf\nvllm serve $CFG",
@@ -164,8 +191,19 @@ OPEN = [
     "A=1; ((A++)); vllm serve m -tp $A",
     "A=1; B=$((A += 5)); vllm serve m -tp $A",
     "A=1; echo $((--A)); vllm serve m -tp $A",
-    "vllm serve m --x={1,2}",
-    'vllm serve m --x {"a":1,"b":2}',
+    "vllm serve m --x={1..2}",
+    "A='*'; vllm serve $A",
+    "CFG=a\nsource <(echo CFG=b)\nvllm serve $CFG",
+    'CFG=a\nsource "${ENV:-/dev/null}"\nvllm serve $CFG',
+    "CFG=a\nfor f in *.sh; do . ./none-$f; done\nvllm serve $CFG",
+    "CFG=a\nwhile read l; do export \"$l\"; done <<< CFG=b\nvllm serve $CFG",
+    "CFG=a\nexport $(echo CFG=b)\nvllm serve $CFG",
+    "CFG=a\nN=$(echo CFG); export $N=b\nvllm serve $CFG",
+    "CFG=a\nf() { printf -v \"$1\" b; }\nf CFG\nvllm serve $CFG",
+    "CFG=a\nN=$(echo CFG); printf -v $N b\nvllm serve $CFG",
+    "CFG=a\nf() { local -n r=$1; r=b; }\nf CFG\nvllm serve $CFG",
+    "CFG=a\nset_it() { read \"$1\" <<< b; }\nset_it CFG\nvllm serve $CFG",
+    "CFG=a\nf() { [ x = y ] && f; CFG=b; }\nf; vllm serve $CFG",
     "vllm serve m --x *.sh",
 ]  # fmt: skip
 """Of these something can't be told."""
@@ -195,12 +233,42 @@ def test_what_is_known_is_what_bash_gives_vllm(
 
 
 @pytest.mark.parametrize("script", GIVEN)
-def test_a_variable_counts_where_bash_gives_it_to_vllm(script: str, folder: Path) -> None:
+def test_a_variable_counts_where_bash_gives_it_to_vllm(
+    script: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(folder))
     (found,) = calls(f"{script}\n", str(folder))
     (started,) = run_by_bash(f"{script}\n", folder)
     given = found.environ.get("LMCACHE_CONFIG_FILE", "unset")
     assert given == started.config_file
     assert ("LMCACHE_CONFIG_FILE" in found.withheld) <= (given == "unset")
+    assert not found.unsure.has("LMCACHE_CONFIG_FILE")
+
+
+UNSURE = [
+    "export LMCACHE_CONFIG_FILE=$PWD/a.yaml\nvllm serve m",
+    "export LMCACHE_CONFIG_FILE=${LMCACHE_CONFIG_FILE:-/a.yaml}\nvllm serve m",
+    "export LMCACHE_CONFIG_FILE=$(pwd)/a.yaml\nvllm serve m",
+    ": ${LMCACHE_CONFIG_FILE:=/a.yaml}; export LMCACHE_CONFIG_FILE\nvllm serve m",
+    'if [ -z "$LMCACHE_CONFIG_FILE" ]; then export LMCACHE_CONFIG_FILE=/a.yaml; fi\nvllm serve m',
+    "case $1 in *) export LMCACHE_CONFIG_FILE=/a.yaml;; esac\nvllm serve m",
+    'export LMCACHE_CONFIG_FILE=/a.yaml\neval "$(echo LMCACHE_CONFIG_FILE=/b.yaml)"\nvllm serve m',
+    "export LMCACHE_CONFIG_FILE=/a.yaml\nenv $(echo LMCACHE_CONFIG_FILE=/b.yaml) vllm serve m",
+    "env LMCACHE_CONFIG_FILE=/$HOME.yaml$X vllm serve m",
+    "export LMCACHE_CONFIG_FILE=/a.yaml\nsource <(echo LMCACHE_CONFIG_FILE=/b.yaml)\nvllm serve m",
+    "export $(echo LMCACHE_CONFIG_FILE=/b.yaml)\nbash -c 'vllm serve m'",
+    'LMCACHE_CONFIG_FILE=/a.yaml; [ -n "$HOME" ] && export LMCACHE_CONFIG_FILE\nvllm serve m',
+]
+"""Of these it is told that the variable is set, and not to what."""
+
+
+@pytest.mark.parametrize("script", UNSURE)
+def test_a_variable_that_may_be_set_otherwise_is_said_to_be(script: str, folder: Path) -> None:
+    (found,) = calls(f"{script}\n", str(folder))
+    (started,) = run_by_bash(f"{script}\n", folder)
+    assert started.config_file != "unset"
+    assert found.unsure.has("LMCACHE_CONFIG_FILE")
+    assert "LMCACHE_CONFIG_FILE" not in found.withheld
 
 
 def test_what_keeps_a_variable_from_vllm_is_told() -> None:
@@ -295,7 +363,6 @@ FILES = {
 FOLLOWED = [
     "CFG=bad.yaml\n. ./env.sh\nvllm serve --config $CFG --port $PORT",
     "CFG=bad.yaml\nsource env.sh\nvllm serve --config $CFG",
-    "CFG=bad.yaml\n[ -f no.sh ] && . ./no.sh\nvllm serve --config $CFG",
     "set -a; . ./vars.env; set +a\nexec vllm serve m $WORDS",
     "source early.sh && vllm serve --config $CFG",
     "source names.sh good.yaml\nvllm serve --config $CFG",
@@ -317,6 +384,8 @@ FOLLOWED = [
 
 NOT_FOLLOWED = [
     "CFG=bad.yaml\n. ./asks.sh\nvllm serve --config $CFG",
+    "CFG=bad.yaml\n[ -f no.sh ] && . ./no.sh\nvllm serve --config $CFG",
+    "CFG=bad.yaml\nsource /nowhere/site.env\nvllm serve --config $CFG",
     "CFG=bad.yaml\n[ -f env.sh ] && . ./env.sh\nvllm serve --config $CFG",
     ". sub/lib.sh\nserve_it m",
     "CFG=bad.yaml\nbash inner.sh 1",
@@ -387,6 +456,39 @@ def test_functions_that_call_themselves_come_to_an_end() -> None:
     assert calls("f() { f; f; f; }\nf\n") == []
     nested = "while x; do " * 90 + "vllm serve a;" + " done;" * 90
     assert all(one.line == 1 for one in calls(nested))
-    deep = [f"f{n}() {{ {'{ ' * 80} A=1; f{n + 1}; {'}; ' * 80} }}" for n in range(12)]
-    (found,) = calls("A=2\n" + "\n".join(deep) + "\nf0\nvllm serve $A\n")
-    assert found.arguments[-1].computed
+
+
+SET = "".join(f"V{number}=x\n" for number in range(2500))
+SLOW = [
+    SET + "a || b\n" * 2500,
+    SET + "if a; then b; fi\n" * 2500,
+    SET + "while a; do while b; do while c; do while d; do X=1; done; done; done; done\n" * 200,
+    "for i in a; do\n" * 60 + 'A="$A x"\n' + "done\n" * 60,
+    SET + "unset ${!V@}\n" * 500,
+    SET + "[ a ] && . /nowhere/a\nA=1\n" * 500,
+    "true && " * 5000 + "true\n",
+]
+
+
+@pytest.mark.parametrize("script", SLOW)
+def test_what_is_long_is_looked_at_in_little_time(script: str) -> None:
+    before = time.process_time()
+    (found,) = calls(script + "vllm serve m\n")
+    assert found.arguments[-1].text == "m"
+    # On the slowest machine it is a second or two; it was a minute.
+    assert time.process_time() - before < 10
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "".join(f"f{n}() {{ {'{ ' * 80} f{n + 1}; {'}; ' * 80} }}\n" for n in range(12)) + "f0\n",
+        "".join(f"f{n}() {{ {f'f{n + 1}; ' * 5} }}\n" for n in range(11)) + "f0\n",
+        "{ " * 200 + "vllm serve m; " + "}; " * 200,
+        "A=" + "$( " * 3000 + "b" + ")" * 3000,
+        "export A=1 B=2\n" + "vllm serve m\n" * 60_000,
+    ],
+)
+def test_of_what_is_too_long_nothing_is_told(script: str) -> None:
+    with pytest.raises(TooLong):
+        calls(script)

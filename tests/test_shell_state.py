@@ -17,9 +17,7 @@ def known(*texts: str) -> tuple[Argument, ...]:
 
 def test_only_what_is_the_same_stays_known() -> None:
     one = state_of({"A": known("1"), "B": known("1")}, exported="AB", folder="/a")
-    two = state_of(
-        {"A": known("1"), "B": known("2"), "C": known("3")}, exported="A", folder="/b"
-    )
+    two = state_of({"A": known("1"), "B": known("2"), "C": known("3")}, exported="A", folder="/b")
     found = joined([one, two])
     assert (settings(found), exported(found), found.folder) == ({"A": "1"}, {"A": "1"}, UNKNOWN)
     # One of which it is not certain is no more said to be none.

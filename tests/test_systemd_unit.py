@@ -63,7 +63,10 @@ def test_a_folder_that_hangs_on_the_user_is_not_told(more: str) -> None:
 def test_a_file_of_variables_may_change_all_of_them() -> None:
     text = UNIT.format(start="vllm serve --config ${CFG}\nEnvironmentFile=-/etc/x")
     (found,) = calls(text)
-    assert found.environ == {}
+    # systemd.exec(5): where it is missing, the unit's own stand.
+    assert found.environ == {"CFG": "x.yaml", "WORDS": "--port 1", "TWO": "a b"}
+    assert found.unsure.has("CFG")
+    assert found.unsure.causes == ("line 10 reads /etc/x for variables, which can't be read here",)
     assert [one.computed for one in found.arguments] == [False, False, False, True]
 
 

@@ -41,6 +41,7 @@ def test_where_vllm_stands(command: str, at: int | None) -> None:
         ("tmux new -d 'vllm serve m'", "vllm serve m", ""),
         ("ssh h 'vllm serve m'", "vllm serve m", "ssh"),
         ("kubectl exec p -- sh -c 'vllm serve m'", "vllm serve m", "kubectl"),
+        ("flock -n /tmp/lock -c 'vllm serve m'", "vllm serve m", ""),
         ("srun --container-image=i bash -c 'vllm serve m'", "vllm serve m", "srun"),
     ],
 )
@@ -73,14 +74,38 @@ def test_the_folder_in_which_it_starts(front: str, folder: str | None) -> None:
     assert found.folder == folder
 
 
-def test_variables_in_front_do_not_reach_a_container() -> None:
+def test_variables_reach_a_container_where_an_option_sets_them() -> None:
     here, there = (
         start_of(["env", "A=1", "vllm", "serve"]),
         start_of(["docker", "-e", "A=1", "vllm", "serve"]),
     )
     assert here is not None
     assert there is not None
-    assert (here.assigned, there.assigned) == ({"A": "1"}, {})
+    assert (here.assigned, there.assigned) == ({"A": "1"}, {"A": "1"})
+    bare = start_of(["docker", "run", "-v", "A=1", "image", "vllm", "serve"])
+    assert bare is not None
+    assert bare.assigned == {}
+
+
+@pytest.mark.parametrize(
+    ("command", "odd"),
+    [
+        ("taskset -c $CPUS vllm serve m", None),
+        ("numactl --cpunodebind=$NODE -m $NODE vllm serve m", None),
+        ("timeout -k $K $T vllm serve m", None),
+        ("env CUDA_VISIBLE_DEVICES=$GPU PATH=/opt/bin:$PATH vllm serve m", None),
+        ("sudo -u $USER nice -n $N vllm serve m", None),
+        ("$RUN vllm serve m", 0),
+        ("timeout $T $RUN vllm serve m", 2),
+        ("own $X vllm serve m", 1),
+        ("vllm serve $M", None),
+    ],
+)
+def test_a_word_that_is_put_together_may_be_a_program(command: str, odd: int | None) -> None:
+    words = command.split()
+    found = start_of(words, odd=[place for place, one in enumerate(words) if "$" in one])
+    assert found is not None
+    assert found.odd == odd
 
 
 @pytest.mark.parametrize(
@@ -118,3 +143,9 @@ def test_variables_and_folders_behind_a_script_are_its_own() -> None:
     found = start_of(shlex.split("env -C /srv A=1 ./run.sh B=2 -C x docker"))
     assert found is not None
     assert (found.assigned, found.folder, found.elsewhere) == ({"A": "1"}, "/srv", "")
+
+
+def test_what_a_shell_is_given_is_no_variable_in_front() -> None:
+    found = start_of(["bash", "-c", "A=1 vllm serve m"])
+    assert found is not None
+    assert (found.text, found.assigned) == ("A=1 vllm serve m", {})
