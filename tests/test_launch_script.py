@@ -8,6 +8,7 @@ import pytest
 from kvpatch.launch import Launch
 from kvpatch.launch_script import parse_launch, parse_script
 from kvpatch.outcome import ExitCode, KvpatchError
+from kvpatch.script_file import ScriptFile
 
 SCRIPT = """#!/usr/bin/env bash
 # Don't read this line: it has one quotation mark.
@@ -143,3 +144,52 @@ def test_a_unit_is_read_as_one() -> None:
     found = parse_script("[Service]\nWorkingDirectory=/srv\nExecStart=/v/bin/vllm serve m\n")
     assert found is not None
     assert (found.model, found.folder) == ("m", "/srv")
+
+
+CRLF = "export A=1\r\nvllm serve m \\\r\n  --port 1\r\n"
+
+
+def test_carriage_returns_are_told_where_a_shell_reads_them() -> None:
+    found = parse_script(CRLF)
+    assert found is not None
+    assert (found.returned, found.flags) == (("the script",), {"port": "1"})
+    assert parse_launch(CRLF).returned == ("the command",)
+    clean = parse_script(CRLF.replace("\r", ""))
+    assert clean is not None
+    assert clean.returned == ()
+    sourced = parse_script(
+        ". ./x.env\nvllm serve m\n", "", lambda _: ScriptFile("", "", returned=True)
+    )
+    assert sourced is not None
+    assert sourced.returned == ("./x.env",)
+    # systemd ends a line with them.
+    unit = parse_script("[Service]\r\nExecStart=/v/bin/vllm serve m \\\r\n --port 1\r\n")
+    assert unit is not None
+    assert (unit.returned, unit.flags) == ((), {"port": "1"})
+
+
+def test_a_script_that_is_too_long_is_a_usage_error() -> None:
+    for parse in (parse_script, parse_launch):
+        with pytest.raises(KvpatchError, match="more commands than") as caught:
+            parse("A=" + "$( " * 3000 + ")" * 3000 + "\nvllm serve m\n")
+        assert caught.value.exit_code is ExitCode.USAGE
+
+
+def test_variables_of_a_container_are_told_and_not_where_its_file_is() -> None:
+    found = parse_launch(
+        "docker run -e LMCACHE_CHUNK_SIZE=8 -e LMCACHE_CONFIG_FILE=/x vllm/vllm-openai --model m"
+    )
+    assert found.environ == {"LMCACHE_CHUNK_SIZE": "8"}
+    assert found.unsure.names == {"LMCACHE_CONFIG_FILE"}
+
+
+@pytest.mark.parametrize("front", ["taskset -c $CPUS", "timeout $T", "env PATH=/opt/bin:$PATH"])
+def test_a_value_in_front_is_no_program_that_starts_vllm_elsewhere(front: str) -> None:
+    found = parse_launch(f"{front} vllm serve m --config s.yaml")
+    assert (found.config, found.flags["config"]) == (None, "s.yaml")
+
+
+def test_braces_of_json_without_quotes_are_what_bash_makes_of_them() -> None:
+    found = parse_launch('vllm serve m --kv-transfer-config {"kv_connector":"A","kv_role":"b"}')
+    assert found.flags["kv-transfer-config"] == "kv_connector:A"
+    assert "not JSON" in found.problem

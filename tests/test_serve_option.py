@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from kvpatch.outcome import ExitCode, KvpatchError
-from kvpatch.serve_option import launch_of, script_of
+from kvpatch.serve_option import launch_of, other_kind, script_of
 
 
 def test_a_command_and_a_script_are_told_apart(
@@ -61,3 +61,39 @@ def test_a_file_that_waits_for_more_is_not_waited_for(name: str, tmp_path: Path)
     link.symlink_to(name)
     with pytest.raises(KvpatchError):
         launch_of(str(link))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        ("compose.yaml", "services:\n  vllm:\n    command: vllm serve m\n", "YAML"),
+        ("pod", "# a pod\n---\napiVersion: v1\nkind: Pod\n", "YAML"),
+        ("part.yml", "  - vllm\n  - serve\n", "YAML"),
+        ("pod.json", "{}", "JSON"),
+        ("Dockerfile", 'CMD ["vllm", "serve", "m"]\n', "image"),
+        ("Dockerfile.cuda", "RUN vllm serve m\n", "image"),
+        ("image", "# syntax=docker/dockerfile:1\nARG V=1\nFROM vllm/vllm-openai\nCMD x\n", "image"),
+        ("start.sh", "#!/bin/bash\nname=x\nvllm serve m\n", ""),
+        ("vllm.service", "[Service]\nExecStart=vllm serve m\n", ""),
+        ("start", "vllm serve m\nFROM=x\n", ""),
+    ],
+)
+def test_what_no_shell_reads_is_refused_with_what_to_give(
+    name: str, text: str, kind: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    assert kind in other_kind(name, text)
+    assert bool(other_kind(name, text)) is bool(kind)
+    if kind:
+        with pytest.raises(KvpatchError, match="no shell script") as caught:
+            launch_of(str(tmp_path / name))
+        assert caught.value.exit_code is ExitCode.USAGE
+        assert "--env-file" in str(caught.value.hint)
+    else:
+        assert launch_of(str(tmp_path / name)).model == "m"
+
+
+@pytest.mark.parametrize("command", ["docker compose up -d", "systemctl start vllm --now"])
+def test_another_programs_options_are_no_command_of_vllm(command: str) -> None:
+    with pytest.raises(KvpatchError, match="no `vllm serve` in it"):
+        launch_of(command)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from kvpatch.shell_words import Operator, Word, cut, literal
+from kvpatch.shell_words import Operator, TooLong, Word, cut, literal
 
 WORDS = [
     "a b  c\\ d",
@@ -48,6 +48,11 @@ def test_bash_makes_the_same_words(text: str) -> None:
         ("a$(b; c \")\" ) d", ["a$(b; c \")\" )", "d"]),
         ("\"${a:-\"b c\"}\" d", ['${a:-"b c"}', "d"]),
         ("\"$(echo \"a b\")\" c", ['$(echo "a b")', "c"]),
+        ("$(\n# don't\na\n) b", ["$(\n# don't\na\n)", "b"]),
+        ("$(a <<E\nit's )\nE\n) b", ["$(a <<E\nit's )\nE\n)", "b"]),
+        ("$(case a in a) b;; (c) d;; esac) e", ["$(case a in a) b;; (c) d;; esac)", "e"]),
+        ("$(a; (b) # )\n) c", ["$(a; (b) # )\n)", "c"]),
+        ("$((16#ff << 2)) $(echo case) a", ["$((16#ff << 2))", "$(echo case)", "a"]),
         ("`a b` ((x<<2)) <(c d)", ["`a b`", "((x<<2))", "<(c d)"]),
     ],
 )  # fmt: skip
@@ -78,3 +83,9 @@ def test_a_word_knows_its_line_and_whether_it_is_bare() -> None:
     words = [one for one in cut("a\nif 'if' \\\n $A") if isinstance(one, Word)]
     assert [(one.line, one.bare) for one in words] == [(1, "a"), (2, "if"), (2, ""), (3, "")]
     assert literal("if").bare == ""
+
+
+def test_commands_too_deep_inside_of_each_other_are_not_read() -> None:
+    assert len(list(cut("$( " * 40 + ")" * 40))) == 1
+    with pytest.raises(TooLong):
+        list(cut("$( " * 3000 + ")" * 3000))
