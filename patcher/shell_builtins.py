@@ -25,6 +25,11 @@ _SUCCEEDS = frozenset(
 )
 _INNER = re.compile(r"\$\(|`|\$\{[^}]*[\s'\"]")
 """What is put in, and has blanks or quotes that are not the value's."""
+_SETS = re.compile(r"\$\{(\w+):?=")
+_COUNTS = re.compile(
+    r"([A-Za-z_]\w*)\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)|(?:\+\+|--)\s*(\w+)"
+)
+"""A variable that arithmetic changes."""
 _NAMED = re.compile(r"([A-Za-z_]\w*)(\+?=|$)")
 _NAMES_OF = re.compile(r"\$\{!(\w+)[@*]\}")
 """The names of all variables that begin so."""
@@ -161,6 +166,17 @@ def take(head: str, given: Sequence[Argument], state: State, line: int) -> None:
                     state.unset(name)
                 else:
                     state.forget(name)
+
+
+def counted(words: Sequence[Word], state: State) -> None:
+    """Variables that arithmetic and ``${NAME:=VALUE}`` change inside of words."""
+    for piece in (piece for word in words for piece in word.pieces if piece.expands):
+        if "((" in piece.text[:3]:
+            for name in _COUNTS.findall(piece.text):
+                state.forget("".join(name))
+        sets = _SETS.match(piece.text)
+        if sets and not any(one.text for one in state.value(sets[1]) or ()):
+            state.forget(sets[1])
 
 
 def change(head: str, given: Sequence[Argument], state: State) -> None:

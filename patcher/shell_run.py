@@ -15,6 +15,7 @@ from .script_path import computed
 from .shell_builtins import (
     assign,
     change,
+    counted,
     declare,
     leave,
     options,
@@ -30,11 +31,6 @@ from .shell_variables import Argument, Variables, untold
 from .shell_words import TooLong, Word
 from .wrapper import MODULE, Start, start_of
 
-_SETS = re.compile(r"\$\{(\w+):?=")
-_COUNTS = re.compile(
-    r"([A-Za-z_]\w*)\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)|(?:\+\+|--)\s*(\w+)"
-)
-"""A variable that arithmetic changes."""
 _DECLARES = frozenset({"export", "readonly", "declare", "typeset", "local"})
 _TAKES_NAMES = frozenset({"read", "mapfile", "readarray", "getopts", "unset", "let"})
 _ACTIVATES = re.compile(r"/bin/activate$")
@@ -197,15 +193,7 @@ class _Run:
         assigned: list[Word] = []
         while words and target_of(words[0]):
             assigned.append(words.pop(0))
-        for word in (*assigned, *words):
-            for piece in word.pieces:
-                if piece.expands and "((" in piece.text[:3]:
-                    for name in _COUNTS.findall(piece.text):
-                        state.forget("".join(name))
-                sets = _SETS.match(piece.text) if piece.expands else None
-                old = (state.value(sets[1]) or ()) if sets else ()
-                if sets and not any(one.text for one in old):
-                    state.forget(sets[1])
+        counted((*assigned, *words), state)
         if not words:
             for word in assigned:
                 assign(word, state)

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from .shell_brackets import UNCLOSED, closing, found_at
+
 _OPERATOR = re.compile(
     r";;&|;;|;&|&&|\|\||\|&|&>>|&>|<<<|<<-|<<|<&|>&|<>|>>|>\||[;&|()<>\n]",
 )
@@ -18,7 +20,6 @@ _BEFORE = frozenset({"if", "then", "else", "elif", "while", "until", "do", "{", 
 """What a command may stand behind."""
 _DEEPEST = 50
 """Commands inside of each other."""
-UNCLOSED = "No closing quotation"
 
 
 class TooLong(Exception):  # noqa: N818 - it says what the script is
@@ -150,7 +151,7 @@ def _word(reader: _Reader) -> Word:
         letter = text[reader.at]
         if text.startswith(("((", "<(", ">("), reader.at) and not pieces:
             if text.startswith("((", reader.at):
-                end = _closing(text, _closing(text, reader.at + 2, "(", ")"), "(", ")")
+                end = closing(text, closing(text, reader.at + 2, "(", ")"), "(", ")")
             else:
                 end = _command_end(reader, reader.at + 2)
             pieces.append(Piece(reader.take(end), expands=True))
@@ -165,7 +166,7 @@ def _word(reader: _Reader) -> Word:
             pieces.append(Piece(text[reader.at + 1 : reader.at + 2], quoted=True))
             reader.take(min(reader.at + 2, len(text)))
         elif letter == "'":
-            end = _find(text, "'", reader.at + 1)
+            end = found_at(text, "'", reader.at + 1)
             pieces.append(Piece(text[reader.at + 1 : end], quoted=True))
             reader.take(end + 1)
         elif text.startswith("$'", reader.at):
@@ -233,13 +234,13 @@ def _doubled(reader: _Reader) -> Iterator[Piece]:
 def _expansion(reader: _Reader, *, quoted: bool) -> Piece:
     text, at = reader.text, reader.at
     if text[at] == "`":
-        end = _find(text, "`", at + 1) + 1
+        end = found_at(text, "`", at + 1) + 1
     elif text.startswith("$((", at):
-        end = _closing(text, at + 2, "(", ")")
+        end = closing(text, at + 2, "(", ")")
     elif text.startswith("$(", at):
         end = _command_end(reader, at + 2)
     elif text.startswith("${", at):
-        end = _closing(text, at + 2, "{", "}")
+        end = closing(text, at + 2, "{", "}")
     else:
         name = _NAME.match(text, at + 1)
         if name is None:
@@ -269,58 +270,3 @@ def _command_end(reader: _Reader, at: int) -> int:
         elif token.text == ")" and not cases:
             return inner.at
     raise ValueError(UNCLOSED)
-
-
-def _closing(text: str, at: int, opening: str, ending: str) -> int:
-    """The place behind the bracket that closes one that was opened before ``at``."""
-    depth = 1
-    while at < len(text):
-        letter = text[at]
-        if letter == "\\":
-            at += 1
-        elif letter in "'`":
-            at = _find(text, letter, at + 1)
-        elif letter == '"':
-            at = _quote_end(text, at + 1)
-        elif letter == opening:
-            depth += 1
-        elif letter == ending:
-            depth -= 1
-            if not depth:
-                return at + 1
-        at += 1
-    raise ValueError(UNCLOSED)
-
-
-def _quote_end(text: str, at: int) -> int:
-    """The double quote that ends what is open at a place; commands in it have quotes of their own.
-
-    A flat scan keeps count of the commands that are open, so depth costs no stack.
-    """
-    open_commands: list[bool] = []
-    inside = True
-    while at < len(text):
-        letter = text[at]
-        if letter == "\\":
-            at += 1
-        elif inside and text.startswith("$(", at):
-            open_commands.append(True)
-            inside = False
-            at += 1
-        elif letter == '"':
-            if inside and not open_commands:
-                return at
-            inside = not inside
-        elif letter == "(" and not inside:
-            open_commands.append(False)
-        elif letter == ")" and not inside and open_commands:
-            inside = open_commands.pop()
-        at += 1
-    raise ValueError(UNCLOSED)
-
-
-def _find(text: str, what: str, at: int) -> int:
-    found = text.find(what, at)
-    if found < 0:
-        raise ValueError(UNCLOSED)
-    return found
