@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
@@ -130,14 +131,14 @@ class Report:
     notes: tuple[str, ...] = ()
 
     def envelope(self) -> str:
-        """The JSON envelope, whose keys are the same for every verb."""
+        """The JSON envelope, with the same keys for every verb; a number that is none is null."""
         return json.dumps(
             {
                 "schema": SCHEMA,
                 "command": self.command,
                 "status": _STATUS.get(self.exit_code, "error"),
                 "exit_code": int(self.exit_code),
-                "data": self.data,
+                "data": _finite(self.data),
                 "errors": [
                     {"code": error.code, "message": error.message, "hint": error.hint}
                     for error in self.errors
@@ -145,3 +146,14 @@ class Report:
             },
             indent=2,
         )
+
+
+def _finite(value: Any) -> Any:
+    """The value with None for what JSON has no number for."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

@@ -84,3 +84,9 @@ def test_the_envelope_is_ascii_whatever_a_path_is_called() -> None:
 def test_a_failure_without_a_code_of_its_own_is_a_refusal() -> None:
     assert KvpatchError("x", "message", "hint").exit_code is ExitCode.REFUSED
     assert str(KvpatchError("x", "message", "hint")) == "message"
+
+
+def test_numbers_that_json_does_not_have_are_null() -> None:
+    data = {"seen": [1.5, float("nan")], "gap": {"largest": float("inf"), "lines": 3}}
+    found = json.loads(Report("smoke", "", data).envelope(), parse_constant=pytest.fail)
+    assert found["data"] == {"seen": [1.5, None], "gap": {"largest": None, "lines": 3}}
