@@ -46,10 +46,14 @@ _MOST_REASON = 64 * 1024
 
 @dataclass(frozen=True)
 class Listing:
-    """One wheel of each release, by version; ``lost`` says which places could not be read."""
+    """One wheel of each release, by version.
+
+    ``lost`` says which places could not be read, and ``stop`` which of them uv would stop at.
+    """
 
     wheels: tuple[Wheel, ...]
     lost: tuple[KvpatchError, ...] = ()
+    stop: KvpatchError | None = None
 
 
 def releases(
@@ -62,10 +66,17 @@ def releases(
     max_age_s: float = 3600.0,
     sdists: bool = False,
 ) -> tuple[Wheel, ...]:
-    """The wheels of :func:`listing`, which has the same arguments and raises the same."""
-    return listing(
+    """The wheels of :func:`listing`, which has the same arguments.
+
+    Raises:
+        KvpatchError: as there; or uv would stop at a place that can't be read.
+    """
+    told = listing(
         distribution, spec, pre=pre, index=index, cache=cache, max_age_s=max_age_s, sdists=sdists
-    ).wheels
+    )
+    if told.stop is not None:
+        raise told.stop
+    return told.wheels
 
 
 def listing(
@@ -108,7 +119,7 @@ def listing(
                 _keep(kept, wheels)
         return wheels
 
-    by_place, lost = _everywhere(asked, name, found)
+    by_place, lost, stop = _everywhere(asked, name, found)
     every = by_place[0] if len(by_place) == 1 else _one_each(by_place)
     wanted = SpecifierSet(spec)
     wheels = tuple(
@@ -118,7 +129,7 @@ def listing(
         and (pre or not wheel.version.is_prerelease)
         and (sdists or not wheel.sdist)
     )
-    return Listing(wheels, lost)
+    return Listing(wheels, lost, stop)
 
 
 def wheels_of(
@@ -133,7 +144,9 @@ def wheels_of(
     """
     asked = configured() if index is None else index
     name = canonicalize_name(distribution)
-    by_place, lost = _everywhere(asked, name, lambda place: _files(place, name))
+    by_place, lost, stop = _everywhere(asked, name, lambda place: _files(place, name))
+    if stop is not None:
+        raise stop
     every = [wheel for found in by_place for wheel in found]
     wheels = tuple(wheel for wheel in every if wheel.version == version and not wheel.sdist)
     if lost and not wheels:
@@ -150,16 +163,17 @@ def kept_releases(distribution: str, *, cache: Path) -> tuple[Wheel, ...]:
 
 def _everywhere(
     asked: Index, name: str, found: Callable[[Index], Sequence[Wheel]]
-) -> tuple[list[Sequence[Wheel]], tuple[KvpatchError, ...]]:
+) -> tuple[list[Sequence[Wheel]], tuple[KvpatchError, ...], KvpatchError | None]:
     """The files of each place that counts, in the order of the places; and what can't be read.
 
-    As pip does, the others are asked where one can't be read. uv stops there.
+    As pip does, the others are asked where one can't be read. The last is what uv would stop at.
 
     Raises:
-        KvpatchError: nothing was found; or uv would stop at what can't be read.
+        KvpatchError: nothing was found.
     """
     by_place: list[Sequence[Wheel]] = []
     lost: list[KvpatchError] = []
+    stop: KvpatchError | None = None
     decided, first = False, first_only(asked)
     for place in places(asked):
         # uv takes nothing of an index that comes after the first which has the name.
@@ -171,7 +185,7 @@ def _everywhere(
             if error.code not in (_ABSENT, "untrusted-index", "no-network"):
                 raise
             if error.code == "no-network" and asked.tool == "uv" and (first or place.flat):
-                raise
+                stop = stop or error
             # pip leaves out further places that it is not told to trust.
             if error.code != _ABSENT and (error.code == "no-network" or place == asked):
                 lost.append(error)
@@ -180,7 +194,7 @@ def _everywhere(
         decided = decided or not (place.beside or (place.flat and not files))
     if not any(by_place):
         raise lost[0] if lost else _no_such(name, asked)
-    return by_place, tuple(lost)
+    return by_place, tuple(lost), stop
 
 
 def _no_such(name: str, asked: Index) -> KvpatchError:

@@ -58,7 +58,7 @@ def test_what_went_wrong_is_written_down_with_how_far_it_came(tmp_path: Path) ->
 
 
 def test_an_error_is_placed_where_what_is_watched_was_and_not_in_what_watches() -> None:
-    watching = Witness("memory", lambda *_: None, None)
+    watching = Witness("memory", lambda *_: None, None, None)
     with pytest.raises(MemoryError) as raised:
         watching.at_request("twice")
     here = "test_an_error_is_placed_where_what_is_watched_was_and_not_in_what_watches"
