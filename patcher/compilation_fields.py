@@ -11,17 +11,17 @@ from typing import Any
 
 from packaging.version import Version
 
+from .lifespan import Lifespan, lives
 from .rules import Level, one_line
 from .secrecy import shown
 
 _V = Version
-_Span = tuple[Version | None, Version | None]
 _EACH = (
     *("backend", "cache_dir", "compile_sizes", "cudagraph_capture_sizes", "cudagraph_copy_inputs"),
     *("cudagraph_num_of_warmups", "custom_ops", "debug_dump_path", "inductor_compile_config"),
     *("inductor_passes", "pass_config", "splitting_ops"),
 )
-FIELDS: Mapping[str, _Span] = {
+FIELDS: Mapping[str, Lifespan] = {
     **dict.fromkeys(_EACH, (None, None)),
     "use_cudagraph": (None, _V("0.11.1")),
     "use_inductor": (None, _V("0.12.0")),
@@ -93,9 +93,4 @@ def has(key: str, vllm: Version | None) -> bool:
     """Whether a release has a field, or may have it."""
     if vllm is not None and vllm > NEWEST:
         return True
-    if key not in FIELDS:
-        return False
-    since, until = FIELDS[key]
-    if vllm is None:
-        return True
-    return (since is None or vllm >= since) and (until is None or vllm < until)
+    return key in FIELDS and (vllm is None or lives(FIELDS[key], vllm))

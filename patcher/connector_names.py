@@ -11,7 +11,9 @@ from typing import Any
 
 from packaging.version import Version
 
-KNOWN: Mapping[str, tuple[Version | None, Version | None]] = {
+from .lifespan import Lifespan, lives
+
+KNOWN: Mapping[str, Lifespan] = {
     "LMCacheConnector": (None, Version("0.10.1")),
     "LMCacheConnectorV1": (None, None),
     "LMCacheMPConnector": (Version("0.11.1"), None),
@@ -36,7 +38,7 @@ def is_known(name: str, vllm: Version | None) -> bool | None:
     since, until = KNOWN[name]
     if vllm is None:
         return True if until is None and (since is None or since <= _OLD) else None
-    return (since is None or vllm >= since) and (until is None or vllm < until)
+    return lives(KNOWN[name], vllm)
 
 
 def foreign(transfer: Mapping[str, Any], vllm: Version | None) -> str:

@@ -262,9 +262,10 @@ def unfit_of(site: Path, path: str, prefixes: Sequence[str]) -> tuple[Path, ...]
 
 
 def _targets() -> tuple[str, ...]:
-    """The files of all patches; none where the series is broken, which reverting must survive."""
+    """The files of all patches, once each; none of a broken series, which reverting survives."""
     with contextlib.suppress(KvpatchError):
-        return tuple(target.path for m in discover().members for target in m.patch.targets)
+        paths = (target.path for m in discover().members for target in m.patch.targets)
+        return tuple(dict.fromkeys(paths))
     return ()
 
 

@@ -11,10 +11,11 @@ from packaging.version import Version
 
 from . import rules
 from .key_history import nearest
+from .lifespan import Lifespan, lives
 from .lint_context import Context
 from .rules import Finding
 
-SCHEMES: Mapping[str, tuple[Version | None, Version | None]] = {
+SCHEMES: Mapping[str, Lifespan] = {
     "audit": (None, None),
     "blackhole": (None, None),
     "external": (None, None),
@@ -47,11 +48,7 @@ _PLUGINS = "remote_storage_plugins"
 
 def schemes(lmcache: Version) -> frozenset[str]:
     """Those that a release has an adapter for."""
-    return frozenset(
-        name
-        for name, (since, until) in SCHEMES.items()
-        if (since is None or lmcache >= since) and (until is None or lmcache < until)
-    )
+    return frozenset(name for name, span in SCHEMES.items() if lives(span, lmcache))
 
 
 def url(context: Context) -> Iterator[Finding]:

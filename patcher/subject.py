@@ -82,6 +82,7 @@ def subject_of(where: Where, disk: Disk, asked: Asked) -> Subject:
         raise RuntimeError("LMCache was located, and then was not")
     schema = read_schema(partial(host.tree.content, "lmcache"), str(found.version))
     pair = pair_on(host, found.version, beside.version if beside else None)
+    profile = None if asked.profile is None else templates.load(asked.profile)
     file = YamlFile("-", "")
     named = asked.config
     environ, launch = None, None
@@ -102,13 +103,11 @@ def subject_of(where: Where, disk: Disk, asked: Asked) -> Subject:
             file = YamlFile(f"/proc/{asked.pid}/environ", "", written=False)
     if named is not None:
         file = read_yaml(named, shown)
-    elif asked.profile is not None and templates.load(asked.profile).kind == "lmcache":
-        settings = {}
-        if asked.gds_path and templates.load(asked.profile).gds:
-            settings["gds_path"] = asked.gds_path
+    elif profile is not None and profile.kind == "lmcache":
+        settings = {"gds_path": asked.gds_path} if asked.gds_path and profile.gds else {}
         try:
             file = parse_yaml(
-                render(asked.profile, schema, pair, settings, Wanted(model=model)).text
+                render(profile.name, schema, pair, settings, Wanted(model=model)).text
             )
         except KvpatchError as error:
             if error.code != "no-cure":
@@ -121,7 +120,7 @@ def subject_of(where: Where, disk: Disk, asked: Asked) -> Subject:
         alone=not file.written,
     )
     known = {name: values.get(name) for name in schema.keys}
-    template = _template(asked, file, known)
+    template = profile or _template(asked, file, known)
     if template.kind == "vllm":
         pair = replace(pair, lmcache=None)
     return Subject(
@@ -141,9 +140,7 @@ def subject_of(where: Where, disk: Disk, asked: Asked) -> Subject:
 
 
 def _template(asked: Asked, file: YamlFile, values: Mapping[str, Any]) -> Template:
-    """The profile that is meant: the one named, that of a configuration, or blending."""
-    if asked.profile is not None:
-        return templates.load(asked.profile)
+    """The profile that is meant where none is named: that of a configuration, or blending."""
     if not file.readable or (asked.config is None and asked.pid is None):
         return templates.load("blend")
     return templates.like(

@@ -14,11 +14,12 @@ from packaging.version import Version
 
 from .connector_names import OLD_ENGINE, is_judged, is_known, span
 from .kv_connector import children
+from .lifespan import Lifespan, lives
 from .rules import Level, one_line
 from .secrecy import shown
 
 ROLES = ("kv_producer", "kv_consumer", "kv_both")
-FIELDS: Mapping[str, tuple[Version | None, Version | None]] = {
+FIELDS: Mapping[str, Lifespan] = {
     "kv_connector": (None, None),
     "kv_buffer_device": (None, None),
     "kv_role": (None, None),
@@ -143,10 +144,8 @@ def _unknown(key: str, vllm: Version | None, within: str) -> Iterator[Fault]:
         elif until is not None:
             yield Fault(f"{key}{within} is no field from vLLM {until} on", Level.NOTE)
         return
-    if key in FIELDS and vllm is not None:
-        came = since is None or vllm >= since
-        if came and (until is None or vllm < until):
-            return
+    if key in FIELDS and vllm is not None and lives(FIELDS[key], vllm):
+        return
     shown = one_line(key)
     plain = key.replace("-", "_")
     hint = f"; it is {plain}" if plain != key and plain in FIELDS else ""

@@ -77,17 +77,15 @@ def changes(
     assigned: dict[str, str | None] = {}
     handed: set[str] = set()
     causes: list[str] = []
-    for place, given in _given(front, names, elsewhere=elsewhere):
-        name, equals, value = given.partition("=")
-        if equals:
-            assigned[name] = None if place in odd else value
-        else:
-            handed.add(name)
     keeper, listed = _keeper(front, names)
-    for one in listed:
+    given = [
+        *((text, place in odd) for place, text in _given(front, names, elsewhere=elsewhere)),
+        *((text, bool({"$", "`"} & set(text.partition("=")[2]))) for text in listed),
+    ]
+    for one, computed in given:
         name, equals, value = one.partition("=")
         if equals:
-            assigned[name] = None if "$" in value or "`" in value else value
+            assigned[name] = None if computed else value
         else:
             handed.add(name)
     for name in _files(front, names):
