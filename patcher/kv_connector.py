@@ -13,15 +13,6 @@ _NOTHING = ("", "None")
 _MULTI = "MultiConnector"
 
 
-def transfer_of(flags: Mapping[str, str | bool] | Pairs) -> tuple[Mapping[str, Any], str]:
-    """The connector's configuration by the flags of a command, and why it can't be read.
-
-    The flags may be pairs in the order of the command, where the same one may come again.
-    """
-    found, problem = transfers_of(flags)
-    return (found[-1] if found else {}), problem
-
-
 def transfers_of(
     flags: Mapping[str, str | bool] | Pairs,
 ) -> tuple[tuple[Mapping[str, Any], ...], str]:

@@ -58,11 +58,6 @@ class Environment:
     interpreter: Interpreter | None
     packages: Mapping[str, Installed]
 
-    @property
-    def site_given(self) -> bool:
-        """Whether a site folder was read, without any interpreter."""
-        return self.interpreter is None
-
 
 def locate(
     python: Path | None = None,

@@ -54,7 +54,6 @@ class Model:
         dtype: the model's own.
         longest: tokens of the longest prompt.
         rope: its scaling type; empty for none.
-        hidden_size: of the model, for comparisons alone.
         most: tokens of the longest prompt that some release of vLLM takes without being forced.
         least_weights: bytes of its weights, at least.
     """
@@ -72,14 +71,8 @@ class Model:
     dtype: str
     longest: int
     rope: str = ""
-    hidden_size: int = 0
     most: int = 0
     least_weights: int = 0
-
-    @property
-    def hybrid(self) -> bool:
-        """Whether not all layers have an attention that sees everything."""
-        return bool(self.other_layers or self.windowed_layers)
 
 
 def read_model(path: Path) -> Model:
@@ -183,7 +176,6 @@ def parse_model(data: Mapping[str, Any], name: str) -> Model:
         dtype=str(dtype or data.get("dtype") or "bfloat16").removeprefix("torch."),
         longest=longest,
         rope="" if rope == "default" else rope,
-        hidden_size=hidden,
         most=max(longest, _stretched(text, scaling, rope, longest)),
         least_weights=least(text, layers=attending, heads=heads, kv_heads=int(kv_heads), head=head),
     )

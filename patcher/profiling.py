@@ -29,7 +29,6 @@ from .serving import MODEL, shell
 from .sizing import Wanted
 from .templates import Pair, Template
 
-FORMATS = ("yaml", "env", "serve", "bundle")
 # As a bundle has them.
 _NAMES = {"yaml": bundle.CONFIG_NAME, "env": "vllm.env", "serve": "serve.sh"}
 

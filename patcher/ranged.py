@@ -8,7 +8,6 @@ import re
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,27 +55,6 @@ def read_members(
         _keep(wheel, fetched, cache_dir)
         members.update(fetched)
     return {path: data for path, data in members.items() if not isinstance(data, _Wanting)}
-
-
-def read_many(
-    wheels: Sequence[Wheel], paths: Sequence[str], cache_dir: Path, *, threads: int = 8
-) -> Mapping[Wheel, Mapping[str, bytes | None]]:
-    """:func:`read_members` of many wheels over a few connections that are kept open.
-
-    Raises:
-        KvpatchError: as :func:`read_members`, for the first wheel that fails.
-    """
-    index = configured()
-
-    def read(wheel: Wheel) -> Mapping[str, bytes | None]:
-        return read_members(wheel, paths, cache_dir, session=session)
-
-    with connection(index, threads=threads) as session, ThreadPoolExecutor(threads) as pool:
-        try:
-            return dict(zip(wheels, pool.map(read, wheels), strict=True))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
 
 
 class _Wanting:

@@ -36,9 +36,6 @@ from .stopping import stoppable
 from .trial import scratch
 
 Say = Callable[[str], None]
-ARCHITECTURES = ("llama", "qwen2", "qwen3")
-ROPES = ("default", "llama3", "yarn", "linear")
-TOKENIZERS = ("bos", "no-bos")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kvpatch.kv_connector import connectors, is_in_process, transfer_of
+from kvpatch.kv_connector import connectors, is_in_process, transfers_of
 
 T = "kv-transfer-config"
 TOO_DEEP = ("a value is nested too deep", "it is nested too deep")
@@ -31,13 +31,15 @@ TOO_DEEP = ("a value is nested too deep", "it is nested too deep")
 def test_the_connector_is_what_vllm_has_of_the_flags(
     flags: dict[str, str | bool], transfer: dict[str, Any]
 ) -> None:
-    assert transfer_of(flags) == (transfer, "")
+    found, why = transfers_of(flags)
+    assert not why
+    assert (found[-1] if found else {}) == transfer
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "1", "{'kv_connector': 'A'}", True])
 def test_what_is_no_json_object_is_told(text: str | bool) -> None:
-    found, why = transfer_of({T: text})
-    assert found == {}
+    found, why = transfers_of({T: text})
+    assert found == ()
     assert "JSON" in why
 
 
@@ -55,9 +57,10 @@ def test_connectors_inside_of_others_are_found() -> None:
 
 @pytest.mark.parametrize("name", [T, f"{T}.kv_connector_extra_config"])
 def test_what_is_nested_without_end_is_told(name: str) -> None:
-    assert transfer_of({name: "[" * 100_000}) == ({}, TOO_DEEP[name == T])
+    assert transfers_of({name: "[" * 100_000}) == ((), TOO_DEEP[name == T])
 
 
 def test_the_same_dotted_form_twice_is_merged_too() -> None:
     pairs = [(f"{T}.x", '{"a": 1}'), (f"{T}.x", '{"b": 2}')]
-    assert transfer_of(pairs) == ({"x": {"a": 1, "b": 2}}, "")
+    found, why = transfers_of(pairs)
+    assert (found[-1], why) == ({"x": {"a": 1, "b": 2}}, "")

@@ -85,7 +85,6 @@ def test_hybrid_models_count_the_layers_with_attention(more: dict[str, Any], lay
     found = model(LLAMA, **more)
     assert found.layers == layers
     assert found.other_layers == 32 - layers
-    assert found.hybrid
     assert kv_size(found).bytes == layers * 4096
 
 

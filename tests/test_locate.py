@@ -53,7 +53,6 @@ def test_an_interpreter_is_asked_for_its_packages(python: Path) -> None:
     assert _versions(environment) == PAIR
     assert environment.interpreter is not None
     assert environment.interpreter.executable == python
-    assert not environment.site_given
 
 
 def test_the_folder_of_a_virtual_environment_stands_for_its_python(python: Path) -> None:
@@ -88,7 +87,6 @@ def test_a_site_folder_is_read_without_any_interpreter(python: Path) -> None:
     environment = locate(site=site, environ={"PATH": ""})
     assert _versions(environment) == PAIR
     assert environment.interpreter is None
-    assert environment.site_given
 
 
 def test_vllm_and_lmcache_may_live_in_two_site_folders(tmp_path: Path) -> None:

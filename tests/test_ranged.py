@@ -15,7 +15,7 @@ import pytest
 from kvpatch import ranged
 from kvpatch.index import Wheel
 from kvpatch.outcome import ExitCode, KvpatchError
-from kvpatch.ranged import read_many, read_members
+from kvpatch.ranged import read_members
 from packaging.version import Version
 from web import Answer, Asked, Web, ranges_of, serving
 
@@ -280,24 +280,6 @@ def test_a_cache_that_cannot_be_written_is_told_apart(web: Web, tmp_path: Path) 
     with pytest.raises(KvpatchError) as caught:
         read_members(wheel(web), [WORKER], tmp_path / "file")
     assert (caught.value.code, caught.value.exit_code) == ("no-cache", ExitCode.ENVIRONMENT)
-
-
-def test_many_wheels_are_read_over_few_connections(web: Web, tmp_path: Path) -> None:
-    wheels = [wheel(web, version=f"1.{number}") for number in range(20)]
-    members = read_many(wheels, [WORKER], tmp_path, threads=2)
-    assert members == {one: {WORKER: TEXT} for one in wheels}
-    assert len({request.connection for request in web.asked}) <= 2
-
-
-def test_one_bad_wheel_among_many_is_told(web: Web, tmp_path: Path) -> None:
-    wheels = [wheel(web, version=f"1.{number}") for number in range(5)]
-
-    def answer(asked: Asked) -> Answer:
-        return Answer(b"", 404) if "demo-1.3-" in asked.path else ranges_of(WHEEL)(asked)
-
-    web.answer = answer
-    with pytest.raises(KvpatchError, match=r"demo-1\.3-"):
-        read_many(wheels, [WORKER], tmp_path)
 
 
 def read_in_process(one: Wheel, cache: Path, paths: list[str]) -> list[int | None]:
