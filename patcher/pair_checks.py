@@ -14,7 +14,7 @@ from packaging.version import InvalidVersion, Version
 from . import pairs
 from .curing import curable
 from .diagnosis import Check, fail, not_checked, ok, warn
-from .model_runner import SKIPS, WAY, second_runner_for
+from .model_runner import SKIPS, VARIABLE, WAY, second_runner_taken
 from .outcome import KvpatchError
 from .probe import Answer
 from .remedy import RUN
@@ -199,14 +199,26 @@ def extension_check(answer: Answer, lmcache: Version) -> Check:
     return (fail if fatal else warn)(name, f"{told}; {effect}", todo)
 
 
-def runner_check(template: Template, vllm: Version) -> Check:
-    """Which model runner vLLM takes by default, where LMCache works inside of its process."""
+def runner_check(
+    template: Template, vllm: Version, said: str | None = None, *, full: bool = True
+) -> Check:
+    """Which model runner vLLM takes, where LMCache works inside of its process.
+
+    Args:
+        template: of the profile.
+        vllm: its release.
+        said: what the variable for it says where vLLM runs; None where it is not set, or not known.
+        full: whether vLLM may take full CUDA graphs.
+    """
     name = "model runner"
-    models = second_runner_for(vllm)
+    models = second_runner_taken(vllm, said)
     if not models:
-        return ok(name, "the older one is the default")
+        told = "is the default" if said is None else f"is taken, as {VARIABLE} says"
+        return ok(name, f"the older one {told}")
     if template.kind != "lmcache":
         return ok(name, "what is known of V2 concerns LMCache's in-process connector alone")
+    if not full:
+        return ok(name, f"Model Runner V2 for {models}, without full CUDA graphs")
     return warn(
         name,
         f"vLLM {vllm} takes Model Runner V2 for {models}, and {SKIPS} there",

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from . import bundle, model_fit, templates, ways_out
-from .coercion import CONFIG_VARIABLE
+from .coercion import CONFIG_VARIABLE, effective
 from .comments import comment
 from .env_format import variables
 from .fsops import Disk
@@ -82,7 +82,8 @@ def run_profile(where: Where, disk: Disk, name: str, asked: Asked) -> Report:
     changes = _changes(asked.sets)
     lmcache, vllm = version_of("--lmcache", asked.lmcache), version_of("--vllm", asked.vllm)
     found = made_for(template, where, disk, lmcache=lmcache, vllm=vllm)
-    pair, schema = replace(found.pair, ranks=asked.tp), found.schema
+    schema = found.schema
+    pair = replace(found.pair, ranks=asked.tp, by_layer=_by_layer(schema, changes))
     model, told = None, ""
     if asked.model is not None:
         model = _model(asked.model, template, found.taken)
@@ -223,6 +224,12 @@ def _changes(given: tuple[str, ...]) -> Mapping[str, Any]:
                 ExitCode.USAGE,
             ) from None
     return found
+
+
+def _by_layer(schema: Schema, changes: Mapping[str, Any]) -> bool:
+    """Whether LMCache takes what is set for storing and loading layer by layer."""
+    name = "use_layerwise"
+    return name in changes and bool(effective(schema, {name: changes[name]}).get(name))
 
 
 def _text(form: str, template: Template, pair: Pair, schema: Schema, made: Rendered) -> str:

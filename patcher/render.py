@@ -84,7 +84,7 @@ def render(
     template = load(name)
     template.require(pair)
     wanted = wanted or Wanted()
-    _check_dtype(template, pair, wanted, changes or {})
+    _check_dtype(template, pair, wanted)
     made = numbers(wanted, gds=template.gds, vllm=pair.vllm)
     folder = _folder(template, settings, wanted, pair, schema)
     config = settings.get(_OUTPUT) or _SOMEWHERE
@@ -127,11 +127,8 @@ def render(
     return replace(done, text="\n".join(lines) + "\n")
 
 
-def _check_dtype(
-    template: Template, pair: Pair, wanted: Wanted, changes: Mapping[str, Any]
-) -> None:
-    layerwise = template.blends or changes.get("use_layerwise") is True
-    if layerwise and layer_dtype.refused(wanted.kv_dtype, pair.lmcache, pair.vllm):
+def _check_dtype(template: Template, pair: Pair, wanted: Wanted) -> None:
+    if template.by_layer(pair) and layer_dtype.refused(wanted.kv_dtype, pair.lmcache, pair.vllm):
         raise KvpatchError(
             "kv-dtype",
             f"vLLM {pair.vllm} can't run {template.name} so: {layer_dtype.told(wanted.kv_dtype)}",

@@ -12,13 +12,11 @@ from packaging.version import Version
 from . import place
 from .coercion import CONFIG_VARIABLE
 from .kv_size import GIB
-from .model_runner import SKIPS, VARIABLE, second_runner_for
+from .model_runner import BARE_SETTING, SKIPS, VARIABLE, second_runner_for
 from .outcome import KvpatchError
 from .sizing import BLOCK, Numbers, Wanted
 from .templates import Pair, Template
 
-# From here on vLLM reads use_layerwise in the connector's extra config to choose its CUDA graphs.
-BARE_SETTING = Version("0.17.0")
 # Before, the flags set no number of blocks and vLLM stops.
 _SIZE_FLAG = Version("0.14.0")
 _TIERS = Version("0.22.0")
@@ -119,19 +117,20 @@ def _graphs(template: Template, pair: Pair, argv: list[str], transfer: dict[str,
     bare = pair.vllm is not None and pair.vllm >= BARE_SETTING
     if bare:
         transfer["kv_connector_extra_config"] = {"use_layerwise": True}
-        if template.blends:
+        if template.by_layer(pair):
+            use = "blending" if template.blends else "use_layerwise"
             return (
-                "The bare use_layerwise makes vLLM take piecewise CUDA graphs, which blending "
+                f"The bare use_layerwise makes vLLM take piecewise CUDA graphs, which {use} "
                 "needs; vLLM does not see the key below."
             )
         return (
             "The bare use_layerwise makes vLLM take piecewise CUDA graphs: with full ones a fully "
             "cached prompt can skip its load. LMCache does not read it there."
         )
-    if template.blends:
+    if template.by_layer(pair):
         argv.append("--enforce-eager")
         return (
-            "Blending needs piecewise CUDA graphs or none. Only from vLLM 0.17 on "
+            "Layer by layer takes piecewise CUDA graphs or none. Only from vLLM 0.17 on "
             '"kv_connector_extra_config": {"use_layerwise": true} gives the former.'
         )
     return "The connector is LMCache's; vLLM reads nothing of the file."

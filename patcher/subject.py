@@ -17,6 +17,7 @@ from .fsops import Disk
 from .host import Host, Where, open_host
 from .launch import Launch, server_of
 from .model_config import Model, read_model
+from .model_runner import built_for_cpu
 from .outcome import KvpatchError
 from .process_path import compared, config_of
 from .render import render
@@ -61,6 +62,12 @@ class Subject:
         """The interpreter of the environment; None where it is not known."""
         found = self.host.environment.interpreter
         return found.executable if found else None
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the vLLM is known to be one for CPUs."""
+        found = self.host.environment.packages.get("vllm")
+        return found is not None and built_for_cpu(found.distribution, self.vllm)
 
     @property
     def site(self) -> Path:
@@ -121,6 +128,7 @@ def subject_of(where: Where, disk: Disk, asked: Asked) -> Subject:
     )
     known = {name: values.get(name) for name in schema.keys}
     template = profile or _template(asked, file, known)
+    pair = replace(pair, by_layer=bool(known.get("use_layerwise")))
     if template.kind == "vllm":
         pair = replace(pair, lmcache=None)
     return Subject(

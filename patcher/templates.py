@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import resources
 from typing import Any
@@ -34,6 +34,7 @@ class Pair:
             None where nobody looked.
         curing: the patches that cure a letter on this pair.
         ranks: how many tensor-parallel ranks it is to run on.
+        by_layer: whether LMCache is told to store and load layer by layer; with blending it does.
         absent: what of it is not installed where it is to run, such as ``LMCache 0.5.4``.
     """
 
@@ -43,6 +44,7 @@ class Pair:
     cured: Mapping[str, bool | None] = field(default_factory=dict)
     curing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ranks: int = 1
+    by_layer: bool = False
     absent: tuple[str, ...] = ()
 
 
@@ -99,6 +101,10 @@ class Template:
         """Whether it turns blending on."""
         return bool(self.own.get("blends"))
 
+    def by_layer(self, pair: Pair) -> bool:
+        """Whether LMCache stores and loads layer by layer."""
+        return self.blends or pair.by_layer
+
     @property
     def gds(self) -> bool:
         """Whether it keeps chunks on GDS storage."""
@@ -135,7 +141,7 @@ class Template:
     def _concerned(self, pair: Pair) -> Iterator[tuple[str, Mapping[str, Any], bool | None]]:
         for name in self.own["needs"]:
             need = self.common["needs"][name]
-            concerned = concerns(need, pair)
+            concerned = concerns(need, replace(pair, by_layer=self.by_layer(pair)))
             if concerned is not False:
                 yield name, need, concerned
 
@@ -275,7 +281,8 @@ def like(*, blends: bool, gds: bool) -> Template:
 
 def concerns(what: Mapping[str, Any], pair: Pair) -> bool | None:
     """Whether it is about this pair; None where that hangs on a version that is not known."""
-    if what.get("when") == "ranks" and pair.ranks < 2:
+    applies = {"ranks": pair.ranks > 1, "layers": pair.by_layer}
+    if not applies.get(what.get("when", ""), True):
         return False
     found = [_matches(specs, pair) for specs in what.get("pairs", [{}])]
     return True if True in found else None if None in found else False

@@ -54,21 +54,29 @@ def instead(name: str, pair: Pair, releases: Iterable[Version] = ()) -> str:
         a sentence without its full stop; empty where nothing is known that can.
     """
     template, shipped = load(name), pairs.load()
+
+    def judged(release: Version | None, vllm: Version | None) -> Pair:
+        return replace(curable(release, vllm), by_layer=pair.by_layer)
+
     lmcache = sorted(releases) or [Version(one) for one in shipped.lmcache]
     found: list[str] = []
     if pair.lmcache is not None:
         release = _nearest(
-            template, shipped, pair.lmcache, lmcache, lambda one: curable(one, pair.vllm)
+            template, shipped, pair.lmcache, lmcache, lambda one: judged(one, pair.vllm)
         )
         if release is not None:
             found.append(f"LMCache {release}")
     if not found and pair.vllm is not None:
         vllm = [Version(one) for one in shipped.vllm]
         release = _nearest(
-            template, shipped, pair.vllm, vllm, lambda one: curable(pair.lmcache, one)
+            template, shipped, pair.vllm, vllm, lambda one: judged(pair.lmcache, one)
         )
         if release is not None:
             found.append(f"vLLM {release}")
+    alone = replace(pair, by_layer=False)
+    if not can(template, pair, shipped) and can(template, alone, shipped):
+        told = "leave use_layerwise off"
+        return f"take {found[0]}, or {told}" if found else told
     other = next(_others(template, pair, shipped), None)
     if other is not None:
         found.append(f"the profile {other}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,41 @@ def test_the_runner_by_default_is_told_by_release(vllm: str, told: str) -> None:
         assert runner_check(load("blend"), Version(vllm)).todo.startswith(
             f"give {WAY}; the command of `kvpatch"
         )
+
+
+def test_the_runner_is_told_by_what_a_process_has() -> None:
+    template, vllm = load("cpu-offload"), Version("0.32.0")
+    assert runner_check(template, vllm).state is State.WARN
+    assert runner_check(template, vllm, "1").state is State.WARN
+    assert "as VLLM_USE_V2_MODEL_RUNNER says" in runner_check(template, vllm, "0").reason
+    assert runner_check(template, vllm, "0").state is State.OK
+    assert runner_check(template, vllm, full=False).state is State.OK
+    assert runner_check(template, Version("0.21.0"), "1").state is State.WARN
+
+
+@pytest.mark.parametrize("name", ["cpu-offload", "gds"])
+def test_what_goes_layer_by_layer_without_blending_needs_the_patches_for_that(name: str) -> None:
+    template = load(name)
+    pair = _pair(KV003=False, KV006=False, KV009=False)
+    assert patches_check(template, pair, hopeless=False).state is State.OK
+    by_layer = replace(pair, by_layer=True)
+    check = patches_check(template, by_layer, hopeless=False)
+    assert check.state is State.FAIL
+    named = ("KV006", "KV009") if name == "gds" else ("KV006",)
+    assert [one for one in by_layer.cured if one in check.reason] == [*named]
+    assert "once the patches are in place" in template_check(template, by_layer).reason
+    older = replace(by_layer, vllm=Version("0.25.1"))
+    assert "KV006" not in patches_check(template, older, hopeless=False).reason
+
+
+def test_a_pair_that_no_patch_moves_layer_by_layer_is_told_to_leave_that_off() -> None:
+    pair = _pair(lmcache="0.4.6")
+    assert template_check(load("cpu-offload"), pair).state is State.OK
+    check = template_check(load("cpu-offload"), replace(pair, by_layer=True))
+    assert (check.state, check.todo) == (
+        State.FAIL,
+        "take LMCache 0.4.7, or leave use_layerwise off",
+    )
 
 
 def test_models_are_read_out_of_the_text_that_names_them() -> None:

@@ -249,6 +249,30 @@ def test_what_is_missing_is_told_three_times_and_strict_says_no() -> None:
     assert kvpatch("profile", "cpu-offload", *PAIR, "--strict").code == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "needed"),
+    [
+        ("cpu-offload", "true", {"K"}),
+        ("cpu-offload", "false", set()),
+        ("gds", "true", {"GDS", "K"}),
+        ("gds", "false", set()),
+    ],
+)
+def test_what_is_set_to_go_layer_by_layer_needs_the_patches_for_that(
+    name: str, value: str, needed: set[str]
+) -> None:
+    more = ("--set", f"use_layerwise={value}", "--strict", "--json")
+    ended = kvpatch("profile", name, *PAIR, *more)
+    assert ended.code == (1 if needed else 0)
+    assert {need["id"] for need in ended.data["needs"]} == needed
+    if needed:
+        older = ("--vllm", "0.32.0", "--lmcache", "0.4.6")
+        refused = kvpatch("profile", name, *older, "--set", f"use_layerwise={value}", "--json")
+        assert (refused.code, refused.error["code"]) == (3, "no-cure")
+        nearest = "0.5.4" if name == "gds" else "0.4.7"
+        assert refused.error["hint"] == f"take LMCache {nearest}, or leave use_layerwise off"
+
+
 def test_strict_ends_with_a_count_and_repeats_nothing() -> None:
     plain, strict = (kvpatch("profile", "gds-blend", *GDS, *m) for m in ((), ("--strict",)))
     assert strict.code == 1

@@ -44,6 +44,17 @@ def test_letter_v_is_met_by_the_bare_setting_where_vllm_reads_it(
     assert ("--enforce-eager" in found.argv) is (blends and not bare)
 
 
+def test_layer_by_layer_without_blending_is_served_without_full_graphs() -> None:
+    for vllm, eager in (("0.16.0", True), ("0.17.0", False)):
+        pair = Pair(Version("0.5.6"), Version(vllm), by_layer=True)
+        template, wanted = load("cpu-offload"), Wanted()
+        made = numbers(wanted, gds=False, vllm=pair.vllm)
+        found = serving(template, pair, wanted, made, config="/etc/l.yaml")
+        assert ("--enforce-eager" in found.argv) is eager
+        assert ("kv_connector_extra_config" in transfer(found)) is not eager
+        assert "--no-enable-prefix-caching" not in found.argv
+
+
 def test_workers_get_the_file_and_the_seed() -> None:
     found = serve("gds-blend", "0.32.0")
     named = {"LMCACHE_CONFIG_FILE": "/etc/l.yaml", "PYTHONHASHSEED": "0"}
