@@ -14,7 +14,9 @@ from .fsops import Disk
 from .host import Where
 from .host_checks import host_checks, library_check
 from .lint import Surroundings, lint
+from .lint_graphs import full_graphs
 from .model_checks import check_layers_check, fit_check, model_checks, separator_check
+from .model_runner import VARIABLE
 from .outcome import ExitCode, KvpatchError, Report
 from .pair_checks import (
     catalogue_check,
@@ -117,7 +119,11 @@ def _pair(seen: Subject) -> Iterator[Check]:
         catalogued = catalogue_check(template, seen.vllm, seen.lmcache)
         yield catalogued
         yield patches_check(template, seen.pair, hopeless=catalogued.state is State.FAIL)
-        yield runner_check(template, seen.vllm)
+        said = (seen.environ or {}).get(VARIABLE)
+        # Nothing is known of graphs where no process was named.
+        full = seen.launch is None or full_graphs(seen.launch, seen.vllm) is not False
+        full = full and not seen.on_cpu
+        yield runner_check(template, seen.vllm, said, full=full)
     found = distributions(seen.site)
     yield pins_check(found, "transformers")
     yield flashinfer_check(found)
@@ -169,6 +175,7 @@ def _configuration(seen: Subject, pid: int | None) -> Iterator[Check]:
         seen.pair.cured.get(_GDS),
         config_at=seen.config_at,
         ranks_agree=lambda: seen.pair.cured.get(_RANKS),
+        on_cpu=seen.on_cpu,
     )
     found = lint(seen.file, seen.schema, key_history.load(), around).findings
     yield from map(finding_check, found)

@@ -203,8 +203,12 @@ class Launch:
         if self.transfer:
             return foreign(self.transfer, vllm)
         found = offloads(self.flags, vllm)
-        chosen = found.chooses is not False and not found.lmcache and not found.stops
-        return f"--{OFFLOADING[1]}" if chosen else ""
+        backend = self.flags.get(OFFLOADING[0])
+        if found.chooses is False or found.lmcache or found.stops:
+            return ""
+        if backend == "lmcache":
+            return f"LMCache's server, which --{OFFLOADING[0]} {backend} stands for in this vLLM,"
+        return f"--{OFFLOADING[1]}"
 
     def on(self, name: str) -> bool | None:
         """Whether a switch is on; None where it is not given."""

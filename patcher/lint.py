@@ -88,6 +88,7 @@ class Surroundings:
         absence: tells which patches that blending needs are not in place; None as before.
         config_at: where the file that LMCACHE_CONFIG_FILE names is here; empty for as written.
         ranks_agree: tells whether the patch for several ranks is there; None where nobody looked.
+        on_cpu: whether the vLLM is known to be one for CPUs.
     """
 
     environ: Mapping[str, str] | None = None
@@ -99,6 +100,7 @@ class Surroundings:
     absence: Callable[[], Absence] | None = None
     config_at: str = ""
     ranks_agree: Callable[[], bool | None] | None = None
+    on_cpu: bool = False
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -158,6 +160,7 @@ def lint(file: YamlFile, schema: Schema, history: History, around: Surroundings)
         absence=around.absence,
         config_at=around.config_at,
         ranks_agree=around.ranks_agree,
+        on_cpu=around.on_cpu,
     )
     named_otherwise = lint_names.stand_ins(context)
     for check in _checks(context):

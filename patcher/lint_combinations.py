@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from packaging.version import Version
 
-from . import rules
+from . import layer_dtype, rules
 from .lint_context import Context
 from .rules import Finding, Fix, Level
 
@@ -60,6 +61,8 @@ def gds(context: Context) -> Iterator[Finding]:
         yield context.found(rules.NO_BUFFER, message, "gds_path")
     yield from _wrong_keys(context)
     yield from _path(context)
+    if context.by_layer:
+        yield from _gds_by_layer(context)
     if context.blends:
         yield from _gds_and_blending(context)
 
@@ -94,61 +97,80 @@ def _instead(context: Context, profile: str) -> str:
     from .curing import curable
     from .ways_out import instead
 
-    told = instead(profile, curable(context.lmcache, context.vllm))
+    pair = replace(curable(context.lmcache, context.vllm), by_layer=context.by_layer)
+    told = instead(profile, pair)
     return told or "take another release of LMCache: `kvpatch validate` says which blend"
 
 
 def patches(context: Context) -> Iterator[Finding]:
-    """Patches that blending needs and that are not in place where it will run."""
-    if not context.blends:
+    """Patches that are needed and that are not in place where it will run."""
+    if not context.by_layer:
         return
-    key = "enable_blending"
+    key, needs, for_what = "enable_blending", None, "for blending"
+    if not context.blends:
+        # All that a transfer layer by layer asks for from there on; GDS has a rule of its own.
+        vllm = context.vllm
+        if vllm is None or Version(vllm.base_version) < layer_dtype.PACKED:
+            return
+        key, needs, for_what = "use_layerwise", layer_dtype.PATCH, "for going layer by layer"
     if _hopeless(context):
+        does = "blend with" if context.blends else "move layer by layer the KV cache of"
         message = (
-            f"LMCache {context.schema.version} does not blend with vLLM {context.vllm}, with the "
+            f"LMCache {context.schema.version} does not {does} vLLM {context.vllm}, with the "
             "patches either"
         )
-        yield context.found(rules.PATCHES, message, key, todo=_instead(context, "blend"))
+        yield context.found(rules.PATCHES, message, key, todo=_instead(context, _profile(context)))
         return
     if context.absence is None:
         return
     found = context.absence()
-    if found.patches:
-        message = f"here patches for blending are missing ({', '.join(found.patches)})"
+    missing = [one for one in found.patches if needs in (None, one)]
+    if missing:
+        message = f"here patches {for_what} are missing ({', '.join(missing)})"
         yield context.found(rules.PATCHES, message, key, todo=_APPLY)
     elif found.unsure:
-        message = "whether all patches for blending are in place can't be told"
+        message = f"whether all patches {for_what} are in place can't be told"
         todo = "see `kvpatch status`"
         yield context.found(rules.PATCHES, message, key, lower=Level.NOTE, todo=todo)
 
 
+def _profile(context: Context) -> str:
+    """The profile for such a use."""
+    if context.blends:
+        return "blend"
+    return "gds" if context.gds else "cpu-offload"
+
+
 def _hopeless(context: Context) -> bool:
-    """Whether the catalogue knows that this pair blends with no patch."""
+    """Whether the catalogue knows that no patch makes this pair blend, or move single layers."""
     from .pairs import load
 
     if context.vllm is None:
         return False
     known = load().of(context.vllm, context.lmcache)
-    return known is not None and not known.ok
+    if known is None:
+        return False
+    return not known.ok if context.blends else "K" in known.after
 
 
-def _gds_and_blending(context: Context) -> Iterator[Finding]:
+def _gds_by_layer(context: Context) -> Iterator[Finding]:
+    does = "loads chunks to blend from GDS" if context.blends else "loads layer by layer from GDS"
     if context.gds_blends:
         pass
     elif not _curable(context):
-        message = (
-            f"no patch loads chunks to blend from GDS on LMCache {context.schema.version}, so "
-            "apply does not help"
-        )
-        todo = _instead(context, "gds-blend")
+        message = f"no patch {does} on LMCache {context.schema.version}, so apply does not help"
+        todo = _instead(context, "gds-blend" if context.blends else "gds")
         yield context.found(rules.GDS_BLEND, message, "gds_path", todo=todo)
     elif context.gds_blends is None:
-        message = "loading chunks to blend from GDS needs KV009"
+        message = f"what {does} is KV009"
         todo = "see `kvpatch status` whether it is in place"
         yield context.found(rules.GDS_BLEND, message, "gds_path", lower=Level.NOTE, todo=todo)
     else:
-        message = "here the patch that loads chunks to blend from GDS is missing (KV009)"
+        message = f"here the patch that {does} is missing (KV009)"
         yield context.found(rules.GDS_BLEND, message, "gds_path", todo=_APPLY)
+
+
+def _gds_and_blending(context: Context) -> Iterator[Finding]:
     if context.value("local_cpu"):
         fix = Fix("set", "local_cpu", value=False)
         message = "chunks would come from CPU memory and from GDS: set local_cpu: false"

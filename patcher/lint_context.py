@@ -46,6 +46,7 @@ class Context:
         absence: tells which patches that blending needs are not in place; None as before.
         config_at: where the file that LMCACHE_CONFIG_FILE names is here; empty for as written.
         ranks_agree: tells whether the patch for several ranks is there; None where nobody looked.
+        on_cpu: whether the vLLM is known to be one for CPUs.
     """
 
     file: YamlFile
@@ -62,6 +63,7 @@ class Context:
     absence: Callable[[], Absence] | None = None
     config_at: str = ""
     ranks_agree: Callable[[], bool | None] | None = None
+    on_cpu: bool = False
 
     @property
     def lmcache(self) -> Version:
@@ -72,6 +74,11 @@ class Context:
     def blends(self) -> bool:
         """Whether blending is on."""
         return bool(self.effective.get("enable_blending"))
+
+    @property
+    def by_layer(self) -> bool:
+        """Whether LMCache stores and loads layer by layer."""
+        return self.blends or bool(self.value("use_layerwise"))
 
     @property
     def ranks(self) -> int:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
-
-from packaging.version import Version
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from . import layer_dtype, rules, vllm_options
-from .kv_connector import connectors, is_in_process
+from .kv_connector import children, connectors, is_in_process
 from .lint_context import Context, placed
-from .model_runner import VARIABLE
+from .lint_graphs import graphs, runner
 from .rules import Finding, Level, one_line
 from .secrecy import masked, shown
 from .transfer_fields import faults
@@ -19,12 +17,8 @@ if TYPE_CHECKING:
     from .launch import Launch
     from .serve_config import ServeConfig
 
-BARE_SETTING = Version("0.17.0")
-"""From here on vLLM reads use_layerwise in the connector's extra config to choose its graphs."""
-_SAFE_MODES = ("PIECEWISE", "NONE", "0", "1")
 _TRANSFER = "kv-transfer-config"
 _APART = ": vLLM takes its dotted forms alone where there are any"
-_MODES = ("compilation-config", "cc", "O")
 _SHARED = (
     *("remote_url", "remote_storage_plugins", "gds_path", "weka_path", "maru_path", "enable_p2p"),
     *("enable_nixl", "extra_config.enable_nixl_storage", "storage_plugins", "external_backends"),
@@ -67,11 +61,14 @@ def launch(context: Context) -> Iterator[Finding]:
     yield from _role(context, given)
     offloads = vllm_options.offloads(given.flags, context.vllm)
     elsewhere = given.elsewhere(context.vllm)
+    yield from _unchecked(given)
     if elsewhere:
         if context.configured:
             told = f"{one_line(masked(elsewhere))} keeps vLLM's chunks, and does not read this "
             told += "configuration; LMCacheConnectorV1 does"
-            yield _found(given, rules.CONNECTOR, told, _TRANSFER, lower=Level.NOTE)
+            told += ", without which nothing blends" if context.blends else ""
+            lower = Level.WARNING if context.blends else Level.NOTE
+            yield _found(given, rules.CONNECTOR, told, _TRANSFER, lower=lower)
     elif not given.in_process and (given.known or given.transfer) and not offloads.lmcache:
         name = given.transfer.get("kv_connector")
         if name:
@@ -99,7 +96,10 @@ def launch(context: Context) -> Iterator[Finding]:
         return
     if context.blends:
         yield from _prefix(given)
-        yield from _graphs(context)
+    if context.by_layer:
+        yield from graphs(context)
+    elif given.in_process or offloads.lmcache:
+        yield from runner(context)
     yield from _dtype(context)
     yield from _memory(context)
 
@@ -120,6 +120,21 @@ def _role(context: Context, given: Launch) -> Iterator[Finding]:
         lower = Level.NOTE if others else None
         yield _found(given, rules.ROLE, told, _TRANSFER, lower=lower)
         return
+
+
+def _unchecked(given: Launch) -> Iterator[Finding]:
+    """Settings of connectors that are not LMCache's in-process one, which nothing here knows."""
+    names = [
+        shown("", one.get("kv_connector"))
+        for one in connectors(given.transfer)
+        if one.get("kv_connector_extra_config")
+        and not is_in_process(one)
+        and next(children(one), None) is None
+    ]
+    if names:
+        told = f"what kv_connector_extra_config says for {', '.join(dict.fromkeys(names))} "
+        told += "is not checked here"
+        yield _found(given, rules.OVERRIDE, told, _TRANSFER, lower=Level.NOTE)
 
 
 def _serve_config(config: ServeConfig) -> Iterator[Finding]:
@@ -162,56 +177,11 @@ def _prefix(given: Launch) -> Iterator[Finding]:
         yield _found(given, rules.PREFIX, told, name)
 
 
-def _graphs(context: Context) -> Iterator[Finding]:
-    given = context.launch
-    if given is None or given.on("enforce-eager"):
-        return
-    compiling = given.compiling(context.vllm)
-    if compiling.mode in _SAFE_MODES or compiling.stops:
-        return
-    level = vllm_options.level(given.flags)
-    safe = vllm_options.level_is_safe(level, context.vllm) if compiling.mode is None else False
-    if not given.known or safe:
-        return
-    # vLLM asks whether it is true as Python has it, which "false" is too.
-    bare = any(extra.get("use_layerwise") for extra in given.extras)
-    newer = context.vllm is not None and context.vllm >= BARE_SETTING
-    if bare and (newer or context.vllm is None):
-        if all(map(_by_module, filter(is_in_process, connectors(given.transfer)))):
-            told = "vLLM asks the class that kv_connector_module_path names for its graphs, and "
-            told += (
-                """no LMCache up to 0.5.7rc2 answers: give -cc '{"cudagraph_mode": "PIECEWISE"}'"""
-            )
-            yield _found(given, rules.GRAPHS, told, *_MODES, _TRANSFER, lower=Level.WARNING)
-        return
-    setting = '"kv_connector_extra_config": {"use_layerwise": true}'
-    eager = "--enforce-eager"
-    if context.vllm is None:
-        right = f"{setting} from vLLM {BARE_SETTING} on, {eager} before"
-    else:
-        right = setting if newer else eager
-    told = "use_layerwise in the file is not seen by vLLM" if not bare else "vLLM does not read it"
-    if (context.environ or {}).get(VARIABLE) == "0":
-        told += f", and {VARIABLE}=0 keeps full CUDA graphs"
-    lower = None
-    if safe is None:
-        told, lower = f"{told}, and what -O{level} makes of the graphs hangs on vLLM", Level.NOTE
-    yield _found(given, rules.GRAPHS, f"{told}: give {right}", *_MODES, _TRANSFER, lower=lower)
-
-
-def _by_module(transfer: Mapping[str, Any]) -> bool:
-    return bool(transfer.get("kv_connector_module_path"))
-
-
 def _dtype(context: Context) -> Iterator[Finding]:
     """The KV cache's dtype against a transfer that goes layer by layer."""
     given = context.launch
     dtype = given.flags.get("kv-cache-dtype") if given else None
-    if (
-        given is None
-        or not isinstance(dtype, str)
-        or not (context.blends or context.value("use_layerwise"))
-    ):
+    if given is None or not isinstance(dtype, str) or not context.by_layer:
         return
     refused = layer_dtype.refused(dtype, context.lmcache, context.vllm)
     if refused is not False:

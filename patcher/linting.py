@@ -93,6 +93,7 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
         release.absence,
         shown or (str(named[0]) if named else ""),
         release.ranks_agree,
+        release.on_cpu,
     )
     history = key_history.load()
 

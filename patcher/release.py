@@ -15,6 +15,7 @@ from .absence import Absence, Installed, absence
 from .cache import default_cache
 from .deduction import deduced
 from .links import content_of
+from .model_runner import built_for_cpu
 from .outcome import ExitCode, KvpatchError
 from .schema import FILES, READERS, Schema
 from .schema_code import keep, kept
@@ -41,6 +42,7 @@ class Release:
         absence: tells which patches that blending needs are not there; None for a release that is
             not installed.
         ranks_agree: tells whether the patch for several ranks is there; None as before.
+        on_cpu: whether the vLLM is known to be one for CPUs.
     """
 
     lmcache: Version
@@ -50,6 +52,7 @@ class Release:
     gds_blends: bool | None = None
     absence: Callable[[], Absence] | None = None
     ranks_agree: Callable[[], bool | None] | None = None
+    on_cpu: bool = False
 
 
 def find_release(
@@ -79,9 +82,11 @@ def find_release(
     if (found := there.get("lmcache")) and version_of("lmcache", found.version) == named:
         return _installed((there, running), beside)
     schema = schema_from_index(named, default_cache())
+    on_cpu = False
     if beside is None and (other := there.get("vllm")):
         beside = version_of(other.distribution, other.version)
-    return Release(named, schema, beside, running)
+        on_cpu = built_for_cpu(other.distribution, beside)
+    return Release(named, schema, beside, running, on_cpu=on_cpu)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -103,9 +108,10 @@ def _installed(
     version = version_of(found.distribution, found.version) or FIRST
     beside = packages.get("vllm")
     there = version_of(beside.distribution, beside.version) if beside else None
-    looked_at = [Installed("lmcache", version, read)]
+    looked_at, on_cpu = [Installed("lmcache", version, read)], False
     if beside is not None and there is not None and vllm in (None, there):
         looked_at.append(Installed("vllm", there, partial(_content, beside.site)))
+        on_cpu = built_for_cpu(beside.distribution, there)
     return Release(
         version,
         schema_of_files(read, version, default_cache()),
@@ -114,6 +120,7 @@ def _installed(
         all(_GDS_PATCH in (read(path) or b"") for path in _GDS_FILES),
         partial(absence, tuple(looked_at), vllm or there),
         lambda: _RANKS_PATCH in (read(_BLENDER) or b""),
+        on_cpu,
     )
 
 

@@ -241,7 +241,7 @@ GDS_BLEND = _rule(
     "041",
     "gds-and-blending",
     Level.WARNING,
-    "No LMCache release loads chunks to blend from GDS by itself.",
+    "No LMCache release loads layer by layer from GDS by itself, as blending does.",
 )
 SEPARATOR = _rule(
     "042",
@@ -253,7 +253,8 @@ PATCHES = _rule(
     "043",
     "blending-without-patches",
     Level.WARNING,
-    "No pair of releases blends by itself: the engine fails at its start or at the first blend.",
+    "No pair of releases blends by itself: the engine fails at its start or at the first blend. "
+    "From vLLM 0.26 on none moves the KV cache layer by layer: the first stored request fails.",
 )
 APART = _rule(
     "044",
@@ -303,7 +304,8 @@ GRAPHS = _rule(
     "051",
     "cuda-graphs",
     Level.ERROR,
-    "LMCache stores and loads layer by layer between attention layers; full CUDA graphs skip that.",
+    "LMCache stores and loads layer by layer between attention layers; full CUDA graphs skip that, "
+    "and with vLLM's Model Runner V2 any load of a fully cached prompt: wrong answers.",
 )
 CONNECTOR = _rule(
     "052",

@@ -67,6 +67,20 @@ def test_a_host_that_lacks_patches_alone_is_sent_to_apply(tmp_path: Path) -> Non
     assert found["patches"]["todo"] == "run `kvpatch apply`"
 
 
+def test_a_configuration_that_goes_layer_by_layer_is_sent_to_apply_without_blending(
+    tmp_path: Path,
+) -> None:
+    folder = site_of(tmp_path, "0.32.0", "0.5.6")
+    config = tmp_path / "lmcache.yaml"
+    for text, named in (("use_layerwise: true\n", "KV006"), ("chunk_size: 256\n", "")):
+        config.write_text(text)
+        ended = kvpatch("doctor", "--site", folder, "--config", config, "--no-write", "--json")
+        row = rows(ended)["patches"]
+        assert row["state"] == ("fail" if named else "ok")
+        assert named in row["reason"]
+        assert "KV001" not in row["reason"]
+
+
 MOE = {
     "architectures": ["Qwen3MoeForCausalLM"],
     "num_hidden_layers": 2,
@@ -266,7 +280,11 @@ def test_a_process_is_followed_to_the_file_that_it_was_started_with(
         [sys.executable, "-c", "import sys; sys.stdin.read()", *words],
         stdin=subprocess.PIPE,
         cwd=tmp_path,
-        env={**os.environ, "LMCACHE_CONFIG_FILE": "lmcache.yaml"},
+        env={
+            **os.environ,
+            "LMCACHE_CONFIG_FILE": "lmcache.yaml",
+            "VLLM_USE_V2_MODEL_RUNNER": "0",
+        },
     )
     more = ("--site", site, "--pid", process.pid, "--json")
     try:
@@ -278,6 +296,7 @@ def test_a_process_is_followed_to_the_file_that_it_was_started_with(
     assert seen["vLLM's file"]["reason"] == f"its options are read from {serve}"
     assert seen["LM002 config"]["todo"] == f"change line 4 of {serve}"
     assert [one["rule"] for one in linted.data["findings"]] == ["LM002"]
+    assert "as VLLM_USE_V2_MODEL_RUNNER says" in seen["model runner"]["reason"]
     assert linted.data["serve_config"] == str(serve)
     assert linted.data["file"] == str(tmp_path / "lmcache.yaml")
     assert "LM052" not in seen | gone

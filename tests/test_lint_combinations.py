@@ -149,3 +149,58 @@ def test_gds_with_blending_is_told_by_whether_its_patch_is_there(
     around = Surroundings(gds_blends=there)
     found = lint(parse_yaml(text), schema(NEWEST), key_history.load(), around).findings
     assert [one.level for one in found if one.rule is rules.GDS_BLEND] == [level] * bool(level)
+
+
+LAYERS = "use_layerwise: true\n"
+
+
+@pytest.mark.parametrize(
+    ("vllm", "absent", "level", "said"),
+    [
+        ("0.32.0", Absence(("KV001", "KV006")), Level.WARNING, "missing (KV006): run `kvpatch"),
+        ("0.32.0", Absence(("KV001", "KV003")), None, ""),
+        ("0.32.0", Absence((), unsure=True), Level.NOTE, "can't be told"),
+        ("0.25.1", Absence(("KV001",), unsure=True), None, ""),
+        ("0.32.0", None, None, ""),
+        (None, Absence(("KV001",), unsure=True), None, ""),
+    ],
+)
+def test_layer_by_layer_without_blending_asks_for_its_patch_alone(
+    vllm: str | None, absent: Absence | None, level: Level | None, said: str
+) -> None:
+    around = Surroundings(
+        vllm=Version(vllm) if vllm else None, absence=None if absent is None else lambda: absent
+    )
+    found = lint(parse_yaml(LAYERS), schema(NEWEST), key_history.load(), around).findings
+    assert [(one.level, one.key) for one in found] == [(level, "use_layerwise")] * bool(level)
+    assert all(one.rule is rules.PATCHES and said in one.message for one in found)
+    off = lint(parse_yaml("use_layerwise: false\n"), schema(NEWEST), key_history.load(), around)
+    assert off.findings == ()
+
+
+@pytest.mark.parametrize(("lmcache", "wrong"), [("0.4.6", True), ("0.4.7", False)])
+def test_a_pair_that_no_patch_moves_layer_by_layer_is_told(lmcache: str, wrong: bool) -> None:
+    around = Surroundings(vllm=Version("0.32.0"))
+    found = lint(parse_yaml(LAYERS), schema(lmcache), key_history.load(), around).findings
+    told = [one for one in found if one.rule is rules.PATCHES]
+    assert [one.todo for one in told] == ["take LMCache 0.4.7, or leave use_layerwise off"] * wrong
+
+
+@pytest.mark.parametrize(
+    ("release", "there", "todo"),
+    [
+        ("0.5.6", True, None),
+        ("0.5.6", False, "run `kvpatch apply`"),
+        ("0.5.6", None, "see `kvpatch status` whether it is in place"),
+        ("0.5.7rc2", False, "take LMCache 0.5.6, or leave use_layerwise off"),
+    ],
+)
+def test_layer_by_layer_from_gds_needs_its_patch_without_blending_too(
+    release: str, there: bool | None, todo: str | None
+) -> None:
+    text = f"{LAYERS}gds_path: /mnt/a\ngds_buffer_size: 64\nlocal_cpu: false\n"
+    around = Surroundings(vllm=Version("0.25.1"), gds_blends=there)
+    found = lint(parse_yaml(text), schema(release), key_history.load(), around).findings
+    told = [one for one in found if one.rule is rules.GDS_BLEND]
+    assert [one.todo for one in told] == ([] if todo is None else [todo])
+    assert all("layer by layer" in one.message for one in told)
