@@ -27,6 +27,7 @@ EDITED = frozenset(
         "SegmentTokenDatabase._fast_split_by_subtensor",
         "SegmentTokenDatabase.process_tokens",
         "LMCacheConnectorV1Impl.__init__",
+        "ReqMeta.from_request_tracker",
         "GdsBackend.__init__",
         "GdsBackend._read_metadata",
         "GdsBackend.submit_put_task",

@@ -54,6 +54,7 @@ def _expected(release: str, vllm: str) -> dict[str, Outcome]:
         "KV010": ("0.3.3", "99", "0"),
         "KV011": ("0.3.10", "0.4.5", "0"),
         "KV012": ("0.3.3", "99", "0"),
+        "KV013": ("0.3.4", "0.5.7", "0"),
     }
     found = {}
     for patch_id, (first, end, since) in ranges.items():
