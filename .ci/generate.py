@@ -33,6 +33,7 @@ from releases import (  # noqa: E402
     ReleaseFilesMissingError,
     lmcache_releases,
     release_file,
+    variables_of,
     vllm_releases,
 )
 
@@ -96,8 +97,9 @@ def options() -> str:
 
 
 def keys() -> str:
-    """The history of LMCache's configuration keys."""
+    """The history of LMCache's configuration keys and variables."""
     schemas = {}
+    variables = {}
     for release in lmcache_releases():
         if ".dev" in release.version:
             continue
@@ -106,8 +108,9 @@ def keys() -> str:
             with contextlib.suppress(ReleaseFilesMissingError):
                 files[path] = release_file("lmcache", release.version, path)
         schemas[release.version] = read_schema(files.get, release.version)
+        variables[release.version] = variables_of(release.version)
     old = parse_schema(release_file("lmcache", "0.3.3", "lmcache/config.py"), "0.3.3")
-    return key_history.build(schemas, sorted(old.keys))
+    return key_history.build(schemas, sorted(old.keys), variables)
 
 
 if __name__ == "__main__":

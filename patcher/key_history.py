@@ -1,4 +1,4 @@
-"""In which releases of LMCache a configuration key is known, and what became of it.
+"""In which releases of LMCache a key or a variable is known, and what became of it.
 
 The releases are in ``lmcache_keys.json``, which :func:`build` makes from the sources of all of
 them. No source says that a key was renamed, save for the aliases it lists: those that were renamed
@@ -7,8 +7,10 @@ without a word are in ``RENAMED``, and a test checks each against the releases.
 
 from __future__ import annotations
 
+import ast
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +27,8 @@ RENAMED: Mapping[str, str] = {
     f"{EXTRA}.gds_io_threads": f"{EXTRA}.disk_io_threads",
 }
 _CLOSE = 0.75
+_VARIABLE = re.compile(r"LMCACHE_[A-Z0-9_]+")
+_Spans = Sequence[tuple[str, str | None]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -41,12 +45,15 @@ class History:
 
     ``extra_config.NAME`` is a name inside of it. ``first_line`` are the keys of the configuration
     class before ``lmcache.v1``. ``aliases`` were listed by some release, old name to new.
+    ``variables`` are spans of the names that stand as they are in a release's code; one that ends
+    in ``_`` is what others begin with.
     """
 
     releases: tuple[str, ...]
-    spans: Mapping[str, Sequence[tuple[str, str | None]]]
+    spans: Mapping[str, _Spans]
     aliases: Mapping[str, str]
     first_line: frozenset[str]
+    variables: Mapping[str, _Spans]
 
     def renaming(self, name: str, schema: Schema) -> Renaming | None:
         """The name that this release has for what ``name`` is in another; None for none."""
@@ -61,64 +68,102 @@ class History:
 
     def told(self, name: str) -> str:
         """In which releases it is a key, for a sentence; empty where none has it."""
-        if name in self.spans:
+        spans = self.spans.get(name) or self.variables.get(name)
+        if spans:
             parts = [
                 f"from {first} on"
                 if last is None
                 else first
                 if first == last
                 else f"{first} to {last}"
-                for first, last in self.spans[name]
+                for first, last in spans
             ]
             return f"LMCache {' and '.join(parts)}"
         return "the configuration before lmcache.v1" if name in self.first_line else ""
+
+    def variables_of(self, release: Version) -> frozenset[str]:
+        """The variables that stand in the code of a release."""
+        return frozenset(
+            name
+            for name, spans in self.variables.items()
+            if any(
+                Version(first) <= release and (last is None or release <= Version(last))
+                for first, last in spans
+            )
+        )
 
 
 def load() -> History:
     """Read the history that came with this kvpatch."""
     data = json.loads(Path(__file__).with_name("lmcache_keys.json").read_text("utf-8"))
-    spans = {
-        name: [(span[0], span[1] if len(span) > 1 else None) for span in found]
-        for name, found in data["keys"].items()
-    }
-    return History(tuple(data["releases"]), spans, data["aliases"], frozenset(data["first_line"]))
+    spans, variables = (
+        {
+            name: [(span[0], span[1] if len(span) > 1 else None) for span in found]
+            for name, found in data[part].items()
+        }
+        for part in ("keys", "variables")
+    )
+    first_line = frozenset(data["first_line"])
+    return History(tuple(data["releases"]), spans, data["aliases"], first_line, variables)
 
 
-def build(schemas: Mapping[str, Schema], first_line: Sequence[str]) -> str:
+def build(
+    schemas: Mapping[str, Schema],
+    first_line: Sequence[str],
+    variables: Mapping[str, Collection[str]],
+) -> str:
     """The JSON text of the history.
 
     Args:
         schemas: of each release.
         first_line: keys of the configuration class before ``lmcache.v1``.
+        variables: that stand in the code of each release.
     """
     ordered = sorted(schemas, key=Version)
-    names: dict[str, list[list[str]]] = {}
     aliases: dict[str, str] = {}
-    before: set[str] = set()
-    last = ""
+    keys: dict[str, set[str]] = {}
     for release in ordered:
         schema = schemas[release]
-        now = {*schema.keys, *(f"{EXTRA}.{name}" for name in schema.extra)}
-        for name in sorted(now - before):
-            names.setdefault(name, []).append([release])
-        for name in before - now:
-            names[name][-1].append(last)
+        keys[release] = {*schema.keys, *(f"{EXTRA}.{name}" for name in schema.extra)}
         aliases.update({**schema.aliases, **schema.dead_aliases})
-        before, last = now, release
-    lines = [f"{json.dumps(name)}: {json.dumps(names[name])}" for name in sorted(names)]
-    known = set(names)
-    old = sorted(set(first_line) - known)
+    known = set().union(*keys.values())
     return (
         '{\n"releases": '
         + json.dumps(ordered)
-        + ',\n"keys": {\n'
-        + ",\n".join(lines)
-        + '\n},\n"aliases": '
+        + ',\n"keys": '
+        + _spans(ordered, keys)
+        + ',\n"variables": '
+        + _spans(ordered, variables)
+        + ',\n"aliases": '
         + json.dumps(dict(sorted(aliases.items())), indent=1)
         + ',\n"first_line": '
-        + json.dumps(old)
+        + json.dumps(sorted(set(first_line) - known))
         + "\n}\n"
     )
+
+
+def _spans(ordered: Sequence[str], names: Mapping[str, Collection[str]]) -> str:
+    """The JSON text of the spans of the names that each release has."""
+    found: dict[str, list[list[str]]] = {}
+    before: set[str] = set()
+    last = ""
+    for release in ordered:
+        now = set(names[release])
+        for name in now - before:
+            found.setdefault(name, []).append([release])
+        for name in before - now:
+            found[name][-1].append(last)
+        before, last = now, release
+    lines = (f"{json.dumps(name)}: {json.dumps(found[name])}" for name in sorted(found))
+    return "{\n" + ",\n".join(lines) + "\n}"
+
+
+def variables_in(source: bytes) -> frozenset[str]:
+    """The names of LMCache's variables that are a text of their own in a Python source."""
+    if b"LMCACHE_" not in source:
+        return frozenset()
+    texts = (one.value for one in ast.walk(ast.parse(source)) if isinstance(one, ast.Constant))
+    return frozenset(one for one in texts if isinstance(one, str) and _VARIABLE.fullmatch(one))
 
 
 def nearest(name: str, known: Sequence[str]) -> str | None:

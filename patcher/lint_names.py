@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from packaging.version import Version
 
 from . import rules
-from .coercion import PREFIX
+from .coercion import CONFIG_VARIABLE, PREFIX
 from .key_history import nearest
 from .lint_context import Context
 from .rules import Finding, Fix, Level, one_line
@@ -18,7 +19,13 @@ from .schema import EXTRA, Key
 _BOTH = frozenset({"audit_actual_remote_url"})
 _TAKES_NOTHING = Version("0.3.4")
 """The first LMCache that takes a file in which nothing is."""
-_LOGGING = frozenset({"LOG_LEVEL", "TRACK_USAGE", "USE_EXPERIMENTAL", "CONFIG_FILE"})
+_HARMLESS = frozenset({"LMCACHE_USE_EXPERIMENTAL"})
+"""What scripts set to this day, though nothing comes of it."""
+_CONFIG_FILE = frozenset({"config", "config_path", "config_yaml", "config_file_path"})
+"""What people write for the name of the variable that names the file."""
+_KUBERNETES = re.compile(r"_SERVICE_(?:HOST|PORT(?:_\w+)?)$|_PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?$")
+_LINK = re.compile(r"(?:tcp|udp|sctp)://")
+"""With these two Kubernetes tells every container of services, one called lmcache among them."""
 
 
 def keys(context: Context) -> Iterator[Finding]:
@@ -58,9 +65,11 @@ def overrides(context: Context) -> Iterator[Finding]:
             told = f"LMCache {context.schema.version} reads no {shown}"
             told += f"; write {one_line(name)} in the file"
         elif name not in context.schema.keys:
-            right = _right_name(context, name)
             told = f"LMCache {context.schema.version} has no key {one_line(name)}"
-            told += f"; it is lmcache.{right} here" if right else ""
+            if right := _renamed(context, name):
+                told += f"; it is lmcache.{right} here"
+            elif close := nearest(name, [*context.schema.keys]):
+                told += f"; the nearest is lmcache.{close}"
         else:
             continue
         yield context.written(Finding(rules.OVERRIDE, told, shown, "launch"))
@@ -68,35 +77,59 @@ def overrides(context: Context) -> Iterator[Finding]:
 
 def variables(context: Context) -> Iterator[Finding]:
     """Variables that look like LMCache's and are not read."""
+    read = context.history.variables_of(context.lmcache)
     known = {f"{PREFIX}{name.upper()}" for name in [*context.schema.keys, *context.schema.aliases]}
-    known |= {f"{PREFIX}{name}" for name in _LOGGING}
-    for name in sorted(context.environ or {}):
-        if name in known or _for_encoder_variable(context, name):
-            continue
+    known |= {name for name in read if not name.endswith("_")}
+    for name, value in sorted((context.environ or {}).items()):
         plain = name.upper().replace("-", "_").removeprefix("VLLM_")
-        if not plain.startswith("LMCACHE"):
+        if name in known or name in _HARMLESS or not plain.startswith("LMCACHE"):
+            continue
+        if _KUBERNETES.search(name) or (name.endswith("_PORT") and _LINK.match(value)):
             continue
         key = plain.removeprefix("LMCACHE").lstrip("_").lower()
-        if key.startswith("extra_config_") or f"{EXTRA}.{key}" in context.history.spans:
-            inner = key.removeprefix("extra_config_")
+        right, sure = _right_variable(context, key, known)
+        if right.startswith(f"{EXTRA}."):
+            inner = right.removeprefix(f"{EXTRA}.")
             right = f"""{PREFIX}EXTRA_CONFIG='{{"{inner}": ...}}'"""
             told = f"LMCache reads no {name}: {inner} is a key inside of {right}"
+            yield Finding(rules.LOOK_ALIKE, told, name, "environment")
+            continue
+        told = f"LMCache {context.schema.version} reads no variable {name}"
+        spans = "" if sure else context.history.told(name)
+        if sure:
+            told += f"; it is {right} here"
+        elif key in context.history.first_line:
+            sure = True
+            told += "; it is one of the old v0 line"
+        elif any(name.startswith(one) for one in read - known) or not (spans or right):
+            continue
         else:
-            found = _renamed(context, key)
-            close = f"{PREFIX}{found.upper()}" if found else nearest_upper(plain, known)
-            if key.startswith("config"):
-                close = f"{PREFIX}CONFIG_FILE"
-            if close is None and key not in context.history.first_line:
-                continue
-            told = f"LMCache {context.schema.version} reads no variable {name}"
-            told += f"; it is {close} here" if close else "; it is one of the old v0 line"
-        yield Finding(rules.LOOK_ALIKE, told, name, "environment")
+            told += f" ({spans} does)" if spans else ""
+            told += f"; the nearest is {right}" if right else ""
+        lower = None if sure else Level.WARNING
+        yield Finding(rules.LOOK_ALIKE, told, name, "environment", lower=lower)
 
 
-def nearest_upper(name: str, known: set[str]) -> str | None:
-    """The known variable that is closest to a name, where any is close."""
-    found = nearest(name.lower(), [one.lower() for one in known])
-    return found.upper() if found else None
+def _right_variable(context: Context, key: str, known: Collection[str]) -> tuple[str, bool]:
+    """What a variable is called here, and whether that is certain; empty for nothing near.
+
+    ``extra_config.NAME`` is what is no variable, but a key inside of one.
+    """
+    written = {one.removeprefix(PREFIX).lower(): one for one in known}
+    same = {name.replace("_", ""): one for name, one in written.items()}
+    if (plain := key.replace("_", "")) in same:
+        return same[plain], True
+    if key in _CONFIG_FILE:
+        return CONFIG_VARIABLE, True
+    inner = f"{EXTRA}.{key.removeprefix(f'{EXTRA}_')}"
+    if key.startswith(f"{EXTRA}_") or context.schema.has(inner):
+        return inner, True
+    renaming = context.history.renaming(inner, context.schema)
+    renamed = _renamed(context, key) or (renaming.name if renaming else "")
+    if renamed:
+        return (renamed if "." in renamed else f"{PREFIX}{renamed.upper()}"), True
+    close = nearest(key, [*written])
+    return (written[close] if close else ""), False
 
 
 def stand_ins(context: Context) -> Mapping[str, bool]:
@@ -197,25 +230,17 @@ def _since(name: str, since: str) -> str:
     return f"; it is {name} here (LMCache {since} renamed it)"
 
 
-def _right_name(context: Context, key: str) -> str | None:
-    return _renamed(context, key) or nearest(key, [*context.schema.keys])
-
-
 def _renamed(context: Context, key: str) -> str | None:
     renaming = context.history.renaming(key, context.schema)
     if renaming is not None and "." not in renaming.name:
         return renaming.name
-    return context.schema.dead_aliases.get(key)
+    dead = context.schema.dead_aliases.get(key)
+    return dead if dead in context.schema.keys else None
 
 
 def _for_encoder(context: Context, name: str) -> bool:
     prefix = context.schema.encoder_prefix
     return bool(prefix) and (name == prefix.rstrip("_") or name.startswith(prefix))
-
-
-def _for_encoder_variable(context: Context, name: str) -> bool:
-    prefix = context.schema.encoder_prefix
-    return bool(prefix) and name.startswith(f"{PREFIX}{prefix.upper()}")
 
 
 def _at(

@@ -7,6 +7,7 @@ list of releases is asked for at most once an hour, so that all workers of one r
 from __future__ import annotations
 
 import atexit
+import re
 import tempfile
 import warnings
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 from kvpatch.connection import connection
 from kvpatch.download import fetch
 from kvpatch.index import Wheel, configured, kept_releases, releases
+from kvpatch.key_history import variables_in
 from kvpatch.outcome import KvpatchError
 from kvpatch.ranged import read_members
 from kvpatch.remote import RemoteWheel
@@ -28,6 +30,8 @@ from packaging.version import Version
 if TYPE_CHECKING:
     import requests
 
+_NAMED: dict[tuple[str, int, int], frozenset[str]] = {}
+"""LMCache's variables by path, CRC and size of the file that they stand in."""
 FIRST = {"vllm": Version("0.8.5"), "lmcache": Version("0.3.3")}
 
 
@@ -89,6 +93,26 @@ def whole_release(distribution: str, version: str) -> RemoteWheel:
     if found is None:
         raise ReleaseFilesMissingError(f"the package index has no {distribution} {version}")
     return RemoteWheel(found, _session(), default_cache())
+
+
+def variables_of(version: str) -> frozenset[str]:
+    """LMCache's variables that stand in the code of a release of it.
+
+    Raises:
+        ReleaseFilesMissingError: the index has no such release.
+    """
+    wheel = whole_release("lmcache", version)
+    # Most files are the same in the next release.
+    members = {
+        path: (path, one.crc, one.size)
+        for path, one in wheel.entries.items()
+        if re.match(r"lmcache/.*\.py$", path)
+    }
+    wheel.prefetch(path for path, member in members.items() if member not in _NAMED)
+    for path, member in members.items():
+        if member not in _NAMED:
+            _NAMED[member] = variables_in(wheel.read(path) or b"")
+    return frozenset().union(*(_NAMED[member] for member in members.values()))
 
 
 @cache

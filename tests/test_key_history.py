@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from kvpatch import key_history
-from kvpatch.key_history import RENAMED, build, load, nearest
+from kvpatch.key_history import RENAMED, build, load, nearest, variables_in
 from kvpatch.schema import EXTRA, Key, Schema
 from kvpatch.schema_source import parse_schema
 from lmcache_config import schema_of
 from packaging.version import Version
-from releases import lmcache_releases, release_file
+from releases import lmcache_releases, release_file, variables_of
 
 RELEASES = [one.version for one in lmcache_releases() if ".dev" not in one.version]
 
@@ -42,7 +42,8 @@ def test_making_it_anew_from_the_same_releases_gives_the_same(
 ) -> None:
     kept = load()
     old = parse_schema(release_file("lmcache", "0.3.3", "lmcache/config.py"), "0.3.3")
-    made = build({one: schemas()[one] for one in kept.releases}, sorted(old.keys))
+    variables = {one: variables_of(one) for one in kept.releases}
+    made = build({one: schemas()[one] for one in kept.releases}, sorted(old.keys), variables)
     (tmp_path / "lmcache_keys.json").write_text(made)
     monkeypatch.setattr(key_history, "__file__", str(tmp_path / "key_history.py"))
     assert vars(load()) == vars(kept)
@@ -87,6 +88,26 @@ def test_the_releases_of_a_key_are_told_in_words() -> None:
     assert history.told("use_gds") == "LMCache from 0.4.4 on"
     assert history.told("local_device") == "the configuration before lmcache.v1"
     assert history.told("nothing") == ""
+
+
+def test_variables_are_texts_of_their_own_in_the_code() -> None:
+    source = b'''"""LMCACHE_IN_WORDS counts not, and a comment neither."""
+# LMCACHE_COMMENT
+HOST = os.environ.get("LMCACHE_RESP_HOST", "")
+_PREFIX = "LMCACHE_CONTROLLER_"
+name = f"LMCACHE_{key}"
+'''
+    assert variables_in(source) == {"LMCACHE_RESP_HOST", "LMCACHE_CONTROLLER_"}
+    assert variables_in(b"chunk_size = 256") == frozenset()
+
+
+def test_a_variable_is_known_from_the_release_that_brought_it_to_the_last_one() -> None:
+    history = load()
+    assert "LMCACHE_RESP_HOST" not in history.variables_of(Version("0.4.2"))
+    assert "LMCACHE_RESP_HOST" in history.variables_of(Version("0.4.3"))
+    assert "LMCACHE_RESP_HOST" in history.variables_of(Version("0.9"))
+    assert "LMCACHE_BLEND_MODEL_NAME" in history.variables_of(Version("0.4.2"))
+    assert "LMCACHE_BLEND_MODEL_NAME" not in history.variables_of(Version("0.4.3"))
 
 
 def test_the_nearest_name_is_near() -> None:

@@ -16,10 +16,10 @@ from kvpatch.render import render
 from kvpatch.rules import Finding, Level
 from kvpatch.templates import names
 from kvpatch.yaml_source import YamlFile, parse_yaml
-from linted import NEWEST, only, run, schema, value
+from linted import LMCACHE, NEWEST, only, run, schema, value
 from lmcache_config import executed
 from packaging.version import Version
-from releases import lmcache_releases
+from releases import lmcache_releases, variables_of
 
 pytestmark = pytest.mark.releases
 
@@ -98,6 +98,89 @@ def test_a_look_alike_variable_is_named_with_the_right_one() -> None:
     assert "LMCACHE_CHUNK_SIZE" in found["LMCACHE_CHUNKSIZE"]
     assert "LMCACHE_CONFIG_FILE" in found["LMCACHE_CONFIG_PATH"]
     assert "LMCACHE_GDS_BUFFER_SIZE" in found["LMCACHE_CUFILE_BUFFER_SIZE"]
+
+
+def look_alikes(environ: dict[str, str], release: str = NEWEST) -> dict[str, Finding]:
+    found = run("", release, environ=environ).findings
+    return {one.key: one for one in found if one.rule is rules.LOOK_ALIKE}
+
+
+@pytest.mark.parametrize("release", ["0.3.3", "0.4.4", NEWEST])
+def test_variables_that_stand_in_the_code_of_the_release_are_read(release: str) -> None:
+    there = variables_of(release)
+    assert "LMCACHE_LOG_LEVEL" in there
+    assert ("LMCACHE_RESP_HOST" in there) is (release != "0.3.3")
+    # Of what only its beginning stands there any end may be read.
+    environ = {f"{name}X" if name.endswith("_") else name: "1" for name in there}
+    assert look_alikes(environ, release) == {}
+
+
+def test_a_variable_of_other_releases_is_told_with_them() -> None:
+    found = look_alikes({"LMCACHE_RESP_HOST": "redis"}, "0.4.2")["LMCACHE_RESP_HOST"]
+    assert found.level is Level.WARNING
+    assert found.message == (
+        "LMCache 0.4.2 reads no variable LMCACHE_RESP_HOST (LMCache from 0.4.3 on does)"
+    )
+    assert look_alikes({"LMCACHE_USE_EXPERIMENTAL": "True"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [
+        ("LMCACHE_CHUNKSIZE", "LMCACHE_CHUNK_SIZE"),
+        ("lmcache_chunk_size", "LMCACHE_CHUNK_SIZE"),
+        ("VLLM_LMCACHE_CONFIG_FILE", "LMCACHE_CONFIG_FILE"),
+        ("LMCACHE_CONFIG", "LMCACHE_CONFIG_FILE"),
+        ("LMCACHE_BLEND_RECOMPUTE_RATIO", "LMCACHE_BLEND_RECOMPUTE_RATIOS"),
+        ("LMCACHE_CONTROLLER_URL", "LMCACHE_CONTROLLER_PULL_URL"),
+        ("LMCACHE_USE_CUFILE", "LMCACHE_USE_GDS"),
+    ],
+)
+def test_a_variable_is_another_one_here_where_that_is_certain(name: str, right: str) -> None:
+    found = look_alikes({name: "1"})[name]
+    assert found.level is Level.ERROR
+    assert found.message.endswith(f"; it is {right} here")
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("LMCACHE_BLEND_SPECIAL_STRING", "LMCACHE_BLEND_SPECIAL_STR"),
+        ("LMCACHE_ENABLED", "LMCACHE_ENABLE_PD"),
+        ("LMCACHE_LOCAL_CPUS", "LMCACHE_LOCAL_CPU"),
+        ("LMCACHE_BLEND_SELECTION_W", ""),
+        ("LMCACHE_HOME", ""),
+        ("LMCACHE_VERSION", ""),
+    ],
+)
+def test_a_variable_that_is_but_similar_has_the_nearest_one(name: str, near: str) -> None:
+    found = look_alikes({name: "1"})
+    assert [one.level for one in found.values()] == [Level.WARNING] * bool(near)
+    assert not near or found[name].message.endswith(f"; the nearest is {near}")
+
+
+def test_what_kubernetes_tells_of_services_is_left_out() -> None:
+    links = {
+        "LMCACHE_SERVER_SERVICE_HOST": "10.96.0.12",
+        "LMCACHE_SERVER_SERVICE_PORT": "81",
+        "LMCACHE_SERVER_SERVICE_PORT_ZMQ": "81",
+        "LMCACHE_SERVER_PORT": "tcp://10.96.0.12:81",
+        "LMCACHE_SERVER_PORT_81_TCP": "tcp://10.96.0.12:81",
+        "LMCACHE_SERVER_PORT_81_TCP_PROTO": "tcp",
+        "LMCACHE_PD_PEER_PORT": "udp://10.96.0.12:82",
+        "LMCACHE_PD_PEER_PORT_82_UDP_ADDR": "10.96.0.12",
+    }
+    assert look_alikes(links) == {}
+    assert set(look_alikes({**links, "LMCACHE_PD_PEER_PORT": "82"})) == {"LMCACHE_PD_PEER_PORT"}
+
+
+def test_an_override_that_is_but_similar_has_the_nearest_key() -> None:
+    extra = ', "kv_connector_extra_config": {"lmcache.%s": 1}'
+    serve = "vllm serve m " + LMCACHE % extra
+    near = only(run("", serve=serve % "max_local_cpu_sze"), rules.OVERRIDE)
+    assert near.message.endswith("; the nearest is lmcache.max_local_cpu_size")
+    sure = only(run("", serve=serve % "cufile_buffer_size"), rules.OVERRIDE)
+    assert sure.message.endswith("; it is lmcache.gds_buffer_size here")
 
 
 def test_what_a_rename_brings_is_not_missed_meanwhile() -> None:
