@@ -26,7 +26,10 @@ def handed_on(context: Context) -> Iterator[Finding]:
         yield Finding(rules.WITHHELD, kept.told(name), name, "launch")
     told_elsewhere = context.whole_environ or CONFIG_VARIABLE in (context.environ or {})
     if given.scripted and not told_elsewhere and CONFIG_VARIABLE not in given.withheld:
-        told = f"{CONFIG_VARIABLE} is not set in it, so whoever starts it has to export that"
+        who = "whoever starts it has to export that"
+        if not context.file.written:
+            who = "LMCache reads a file only where whoever starts it exports that"
+        told = f"{CONFIG_VARIABLE} is not set in it, so {who}"
         if CONFIG_VARIABLE in given.unsure.names:
             told = (
                 f"{CONFIG_VARIABLE} is set to what can't be told here, so it may name another file"

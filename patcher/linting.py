@@ -66,7 +66,8 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
     if launch is not None:
         launch = launch.started_with(environ or ())
         launch = launch if environ is None else launch.told()
-    if path is None and environ is None and not _says_something(launch):
+    follows = launch is not None and "config" in launch.flags
+    if path is None and environ is None and not (follows or _says_something(launch)):
         raise _nothing_to_check(launch)
     notes = [launch.several] if launch and launch.several else []
     if launch is not None and launch.unsure.any:
@@ -83,6 +84,8 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
         from . import serve_file
 
         launch = serve_file.followed(launch, release.vllm, _base(asked))
+        if path is None and environ is None and not _says_something(launch):
+            raise _nothing_to_check(launch)
     around = Surroundings(
         environ,
         asked.pid is not None,
@@ -220,10 +223,17 @@ def _not_told(launch: Launch | None) -> str:
 
 
 def _says_something(launch: Launch | None) -> bool:
-    """Whether a command sets what LMCache reads, or chooses what does without."""
+    """Whether a command sets what LMCache reads, has it, or chooses what does without."""
     if launch is None:
         return False
-    return any(name.startswith(PREFIX) for name in launch.environ) or bool(launch.elsewhere(None))
+    if any(name.startswith(PREFIX) for name in launch.environ) or launch.elsewhere(None):
+        return True
+    unsure = {name for name in launch.unsure.names if name.startswith(PREFIX)}
+    if CONFIG_VARIABLE in unsure or any(name.startswith(PREFIX) for name in launch.withheld):
+        # What vLLM would have is there, and not told: that is said first.
+        return False
+    # Alone the connector has LMCache's defaults, and what its own configuration says.
+    return bool(unsure or launch.in_process or launch.problem)
 
 
 def _named(

@@ -311,7 +311,11 @@ def test_what_a_script_keeps_to_itself_is_told(before: str, said: str, tmp_path:
             "sudo does not hand it on",
             "set LMCACHE_CONFIG_FILE behind sudo, as in `env LMCACHE_CONFIG_FILE=... vllm serve`",
         ),
-        ("OTHER=x", "there is no configuration to check\n", "name a file, or variables"),
+        (
+            "if x; then export LMCACHE_CONFIG_FILE=/a; fi",
+            "LMCACHE_CONFIG_FILE is set to what can't be told here",
+            "name a file, or variables",
+        ),
     ],
 )
 def test_what_keeps_a_scripts_variables_from_vllm_is_said_with_what_hands_them_on(
@@ -321,6 +325,51 @@ def test_what_keeps_a_scripts_variables_from_vllm_is_said_with_what_hands_them_o
     script.write_text(f"{before}\n{STARTS}\n")
     code, _, err = lint("--serve", script, "--lmcache", "0.5.6")
     assert (code, told in err, todo in err) == (2, True, True), err
+
+
+def test_the_connector_alone_is_a_configuration(tmp_path: Path) -> None:
+    code, out, err = lint("--serve", STARTS, "--lmcache", "0.5.6")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1] == "nothing to say against it"
+    config = tmp_path / "serve.yaml"
+    config.write_text(CONNECTED)
+    assert lint("--serve", f"vllm serve m --config {config}", "--lmcache", "0.5.6")[0] == 0
+    config.write_text("port: 1\n")
+    code, _, err = lint("--serve", f"vllm serve m --config {config}", "--lmcache", "0.5.6")
+    assert (code, "there is no configuration to check" in err) == (2, True)
+
+
+def test_what_the_connector_itself_says_is_a_configuration() -> None:
+    inner = (
+        '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both",'
+        ' "kv_connector_extra_config": {"lmcache.max_local_cpu_sze": 50}}'
+    )
+    multi = f'{{"connectors": [{inner}]}}'
+    both = (
+        inner,
+        f'{{"kv_connector": "MultiConnector", "kv_connector_extra_config": {multi}}}',
+    )
+    for connector in both:
+        serve = f"vllm serve m --kv-transfer-config '{connector}'"
+        code, out, _ = lint("--serve", serve, "--lmcache", "0.5.6")
+        assert (code, "error LM055" in out) == (1, True)
+    code, out, _ = lint("--serve", "vllm serve m --kv-transfer-config {x", "--lmcache", "0.5.6")
+    assert (code, "error LM052" in out) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        "if x; then export LMCACHE_USE_LAYERWISE=True; else export LMCACHE_LOCAL_CPU=True; fi",
+        'case "$1" in\n a) export LMCACHE_LOCAL_CPU=1 ;;\n *) export LMCACHE_CHUNK_SIZE=8 ;;\nesac',
+    ],
+)
+def test_what_a_script_chooses_is_a_configuration(chosen: str, tmp_path: Path) -> None:
+    script = tmp_path / "start.sh"
+    script.write_text(f"{chosen}\n{STARTS}\n")
+    code, out, err = lint("--serve", script, "--lmcache", "0.5.6")
+    assert (code, "what vLLM's variables are is not certain: LMCACHE_" in err) == (0, True)
+    assert "LMCache reads a file only where whoever starts it exports that" in out
 
 
 def test_what_a_script_keeps_is_no_configuration_unless_it_is_exported_before(
