@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from . import key_history
 from .coercion import CONFIG_VARIABLE, PREFIX
 from .lint import Linted, Surroundings, lint
+from .manifest import see_no_manifest
 from .outcome import ExitCode, KvpatchError, Report
 from .release import Release, find_release
 from .rules import Finding, Level, spelt
@@ -79,6 +80,7 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
     if path is None and named is not None:
         path, shown = named
     file = read_yaml(path, shown) if path else YamlFile(_variables(asked), "", written=False)
+    see_no_manifest(file)
     release = find_release(asked.python, asked.site, asked.lmcache, asked.vllm)
     if launch is not None:
         from . import serve_file
