@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,10 @@ TENSOR = "tensor-parallel-size"
 PIPELINE = "pipeline-parallel-size"
 CONTEXT = "decode-context-parallel-size"
 DISK_SIZE = "max_local_disk_size"
+_PLACE = re.compile(r"local_disk|\w+_(?:path|url|host)")
+_NOTHING = frozenset({"none", "null", "false", "off", "no"})
+_NOT_NONE = frozenset({"gds_path", "maru_path", "remote_url", "weka_path"})
+"""Those of which LMCache asks whether they are None, so that an empty text is one too."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -96,14 +101,18 @@ class Context:
     @property
     def gds(self) -> bool:
         """Whether chunks go to GDS storage."""
-        return bool(self.effective.get("gds_path"))
+        return bool(self.value("gds_path"))
 
     @property
     def disk(self) -> bool:
-        """Whether chunks go to a local disk; a size that is no number is told with its value."""
+        """Whether chunks go to a local disk."""
+        return bool(self.value("local_disk")) and self.disk_sized
+
+    @property
+    def disk_sized(self) -> bool:
+        """Whether a local disk has a size; one that is no number is told with its value."""
         size = self.value(DISK_SIZE)
-        sized = not isinstance(size, int | float) or size > 0
-        return bool(self.value("local_disk")) and sized
+        return not isinstance(size, int | float) or size > 0
 
     @property
     def configured(self) -> bool:
@@ -157,8 +166,21 @@ class Context:
         return self.shown(name, value)
 
     def value(self, name: str) -> Any:
-        """A key's value as LMCache will have it."""
-        return self.effective.get(name)
+        """A key's value as LMCache will have it; None also where it is meant to be nothing."""
+        value = self.effective.get(name)
+        return None if self.misnamed(name, value) else value
+
+    def misnamed(self, name: str, value: Any) -> bool:
+        """Whether a folder or an address has a name that is meant to say that there is none."""
+        key = self.schema.keys.get(name)
+        if key is None or key.default is not None or not _PLACE.fullmatch(name):
+            return False
+        return says_nothing(value) or (value == "" and name in _NOT_NONE)
+
+
+def says_nothing(value: object) -> bool:
+    """Whether that is a word for nothing; an empty text is none."""
+    return value is False or (isinstance(value, str) and value.strip().lower() in _NOTHING)
 
 
 def placed(finding: Finding, origin: Origin | None) -> Finding:

@@ -10,9 +10,10 @@ from typing import Any
 
 from . import rules
 from .coercion import PREFIX, Seen
-from .lint_context import Context
+from .lint_context import DISK_SIZE, Context, says_nothing
 from .lint_numbers import UNITS
-from .rules import Finding, Fix
+from .lint_tiers import BACKENDS
+from .rules import Finding, Fix, Level
 from .schema import Key, Unknown
 from .secrecy import masked
 
@@ -63,11 +64,23 @@ def _value(context: Context, seen: Seen, key: Key) -> Iterator[Finding]:
         return
     written = context.shown(seen.name, seen.written)
     value = context.shown(seen.name, seen.value)
+    misnamed = not seen.failure and context.misnamed(seen.name, seen.value)
+    if not misnamed and _unset(seen, key):
+        return
     fix = _fix(seen, key)
     right = f"; write {context.form(seen.name, fix.value)}" if fix else ""
-    if _unset(seen, key):
-        return
-    if seen.failure:
+    if misnamed or (seen.failure and key.default is None and _is_nothing(seen.written)):
+        fix = Fix("set", _given(seen), value=None)
+        right = "; leave it out" if seen.source == "environment" else "; write null or leave it out"
+    if misnamed:
+        unmade = seen.name == "local_disk" and not context.disk_sized
+        told = (
+            f"LMCache {context.schema.version} takes {_given(seen)}: {written} for {_place(seen)}"
+        )
+        told += f", and makes none while {DISK_SIZE} is 0" if unmade else ""
+        lower = Level.WARNING if unmade or seen.name not in BACKENDS else None
+        yield context.found(rules.MISNAMED, f"{told}{right}", seen.name, fix=fix, lower=lower)
+    elif seen.failure:
         what = {
             "none": "becomes null" + ", not the default" * (key.default is not None),
             "stop": "stops LMCache at its start",
@@ -94,11 +107,25 @@ def _value(context: Context, seen: Seen, key: Key) -> Iterator[Finding]:
         )
     elif seen.name not in context.effective.changed and not _carried(seen, key):
         told = f"LMCache {context.schema.version} reads {_given(seen)}: {written} as "
-        yield context.found(rules.CHANGED, f"{told}{value}{right}", seen.name, fix=fix)
+        as_text = isinstance(seen.written, bool) and isinstance(seen.value, str)
+        told += f'the text "{seen.value}"' if as_text else value
+        yield context.found(rules.CHANGED, f"{told}{right}", seen.name, fix=fix)
+
+
+def _place(seen: Seen) -> str:
+    """What LMCache takes a word for that is meant to say that there is none."""
+    kind = "an address" if seen.name.endswith(("_url", "_host")) else "a folder"
+    return f"{kind} that is called {seen.value}" if seen.value != "" else f"{kind} of no name"
+
+
+def _is_nothing(written: object) -> bool:
+    return says_nothing(written) or written == ""
 
 
 def _unset(seen: Seen, key: Key) -> bool:
     """Whether a text says that nothing is set, and LMCache takes it so."""
+    if seen.failure == "stop":
+        return False
     nothing = isinstance(seen.written, str) and seen.written.strip().lower() in _NOTHING
     empty = key.default is None and not seen.value
     return nothing and (empty or seen.value == key.default)

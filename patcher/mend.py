@@ -146,6 +146,9 @@ def _round_trip() -> Any:
         # Plain, whatever the resolver would make of it.
         lambda self, data: self.represent_scalar(_tag(data), str(data)),
     )
+    Representer.add_representer(
+        type(None), lambda self, _: self.represent_scalar(_tag("null"), "null")
+    )
     yaml = YAML(typ="rt")
     yaml.Constructor = Constructor
     yaml.Representer = Representer

@@ -168,6 +168,12 @@ IMPOSSIBLE = _rule(
     Level.ERROR,
     "LMCache takes the number as it is, and fails later or answers wrongly.",
 )
+MISNAMED = _rule(
+    "028",
+    "called-nothing",
+    Level.ERROR,
+    "LMCache knows no word for nothing but null, and takes any other for a folder or an address.",
+)
 LAYERWISE = _rule(
     "030",
     "blending-without-layerwise",

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from kvpatch import key_history, rules
 from kvpatch.lint import Surroundings, lint
+from kvpatch.mend import _rewritten
 from kvpatch.rules import IMPOSSIBLE, Finding, Level
 from kvpatch.yaml_source import YamlFile
 from linted import BLEND, NEWEST, ids, only, run, schema, value
+from lmcache_config import executed
+from releases import lmcache_releases
 
 pytestmark = pytest.mark.releases
 
@@ -191,3 +196,61 @@ def test_null_is_called_another_value_where_the_default_is_one() -> None:
     assert "null, not the default" in lost.message
     (lost,) = alone({"LMCACHE_PRIORITY_LIMIT": "abc"})
     assert lost.message.endswith("becomes null")
+
+
+DISK = "max_local_disk_size: 5\n"
+NOWHERE = ("local_disk", "gds_path", "weka_path", "maru_path", "remote_url", "p2p_host")
+
+
+# Those after which a loader takes such words otherwise, and the newest.
+CHANGES = ("0.3.3", "0.3.4", "0.3.12", "0.4.3", "0.4.4", str(lmcache_releases()[-1]))
+
+
+@pytest.mark.parametrize("release", CHANGES)
+def test_a_word_for_no_folder_is_taken_for_one_and_null_is_written(
+    release: str, tmp_path: Path
+) -> None:
+    words = ("None", "false", "'null'", "off", "''")
+    names = [name for name in NOWHERE if name in schema(release).keys]
+    texts = {(name, word): f"{DISK}{name}: {word}\n" for name in names for word in words}
+    cases = [{"text": text, "names": [name]} for (name, _), text in texts.items()]
+    for ((name, word), text), real in zip(
+        texts.items(), executed(release, cases, tmp_path), strict=True
+    ):
+        found = [one for one in run(text, release).findings if one.key == name]
+        # Of these alone LMCache asks whether they are true.
+        if real["values"].get(name) in ("", None) and name in ("local_disk", "p2p_host"):
+            assert real["stop"] or (word, found) == ("''", [])
+            continue
+        (one,) = found
+        assert one.rule is (rules.LOST if real["stop"] else rules.MISNAMED), text
+        assert one.level is (Level.WARNING if name == "p2p_host" else Level.ERROR)
+        assert one.message.endswith("; write null or leave it out")
+        if not real["stop"] and word != "''":
+            assert f"that is called {real['values'][name]};" in one.message
+        assert one.fix is not None
+        after = _rewritten(text, (one.fix,))
+        assert after == f"{DISK}{name}: null\n"
+        (again,) = executed(release, [{"text": after, "names": [name]}], tmp_path)
+        assert (again["stop"], again["values"]) == (None, {name: None})
+        assert name not in {one.key for one in run(after, release).findings}
+
+
+def test_no_folder_is_made_without_a_size() -> None:
+    for more in ("", "max_local_disk_size: 0\n"):
+        found = run(f"local_disk: None\n{more}").findings
+        assert [(one.rule, one.level) for one in found] == [(rules.MISNAMED, Level.WARNING)]
+        assert "makes none while max_local_disk_size is 0" in found[0].message
+
+
+def test_a_variable_that_says_nothing_is_left_out() -> None:
+    found = only(run("", environ={"LMCACHE_REMOTE_URL": ""}), rules.MISNAMED)
+    assert (found.level, found.fix) == (Level.ERROR, None)
+    assert found.message == (
+        'LMCache 0.5.6 takes LMCACHE_REMOTE_URL: "" for an address of no name; leave it out'
+    )
+
+
+def test_a_truth_value_that_becomes_a_text_is_told_as_one() -> None:
+    told = only(run("lmcache_instance_id: false\n"), rules.CHANGED).message
+    assert told == 'LMCache 0.5.6 reads lmcache_instance_id: false as the text "False"'
