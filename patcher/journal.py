@@ -26,6 +26,7 @@ __all__ = [
     "check_path",
     "new_transaction",
     "state_directory",
+    "state_name",
 ]
 
 JOURNAL = "journal.json"
@@ -53,9 +54,8 @@ def state_directory(site: Path, state: Path | None = None) -> Path:
         KvpatchError: ``state-inside-site`` where that would be among the installed packages.
     """
     real = site.resolve()
-    name = f"{real.name}-{sha256(os.fsencode(real))[:16]}"
     if state is None:
-        return _root(real) / HOME / name
+        return _root(real) / HOME / state_name(real)
     home = state.resolve()
     if home == real or real in home.parents:
         raise KvpatchError(
@@ -64,7 +64,12 @@ def state_directory(site: Path, state: Path | None = None) -> Path:
             "give --state a folder outside of it",
             ExitCode.USAGE,
         )
-    return home / name
+    return home / state_name(real)
+
+
+def state_name(real: Path) -> str:
+    """What the state folder of a site folder is called, by the path without symbolic links."""
+    return f"{real.name}-{sha256(os.fsencode(real))[:16]}"
 
 
 def _root(real: Path) -> Path:
@@ -97,8 +102,13 @@ class Store:
 
     @classmethod
     def of(cls, site: Path, state: Path | None, disk: Disk) -> Store:
-        """The store that belongs to a site folder; see ``state_directory``."""
-        return cls(state_directory(site, state), disk, site)
+        """The store that belongs to a site folder; see ``state_directory``.
+
+        One that was moved, and to which a symbolic link at its old path leads, keeps what it has.
+        """
+        own = state_directory(site, state)
+        there = (own / JOURNAL).exists()
+        return cls(own if there else _kept(own.parent, site) or own, disk, site)
 
     def read(self) -> Journal | None:
         """The journal, None where there is none; takes no lock and creates nothing.
@@ -113,7 +123,7 @@ class Store:
             except (FileNotFoundError, NotADirectoryError):
                 return None
         journal = parse(text, str(self.directory))
-        if self.site is not None and journal.site != str(self.site.resolve()):
+        if self.site is not None and not _leads_to(self.site, journal.site):
             raise elsewhere(self.directory, journal.site, self.site)
         return journal
 
@@ -303,6 +313,38 @@ def _children(folder: Path) -> list[Path]:
     return []
 
 
+def _leads_to(site: Path, path: str) -> bool:
+    """Whether a path that was noted down is, or is linked to, that very site folder."""
+    return os.path.realpath(path) == os.path.realpath(site)
+
+
+def _kept(home: Path, site: Path) -> Path | None:
+    """The state folder in there that was made for this site folder under the path it had before.
+
+    It goes by the name that its journal has for it, by which other site folders know it.
+    """
+    with contextlib.suppress(OSError):
+        for path in _children(home):
+            with contextlib.suppress(KvpatchError):
+                journal = Store(path, Disk()).read()
+                if journal is None or not _leads_to(site, journal.site):
+                    continue
+                for key in map(Path, journal.participants):
+                    # One that did not move along may be of what was there before.
+                    if _leads_to(path, str(key)) and (key != path or _wrote(journal, site)):
+                        return key
+    return None
+
+
+def _wrote(journal: Journal, site: Path) -> bool:
+    """Whether some file of a site folder is as that journal says kvpatch wrote it."""
+    for entry in journal.known:
+        with contextlib.suppress(OSError):
+            if sha256((site / entry.path).read_bytes()) == entry.after:
+                return True
+    return False
+
+
 def elsewhere(directory: Path, site: str, wanted: Path) -> KvpatchError:
     """The error for a journal that speaks of another site folder."""
     return KvpatchError(
@@ -316,7 +358,10 @@ def elsewhere(directory: Path, site: str, wanted: Path) -> KvpatchError:
 
 def bring_back(site: str) -> str:
     """What to do about a journal that came along with an environment from where it was patched."""
-    return f"put the environment back where it was patched, with its packages in {site}"
+    return (
+        f"put the environment back where it was patched, with its packages in {site}, or leave a "
+        "symbolic link to it there"
+    )
 
 
 def strays(site: Path) -> dict[Path, str]:
@@ -331,6 +376,8 @@ def strays(site: Path) -> dict[Path, str]:
             continue
         with contextlib.suppress(KvpatchError):
             journal = Store(path, Disk()).read()
-            if journal is not None and state_directory(Path(journal.site)) != path:
+            if journal is None or _leads_to(site, journal.site):
+                continue
+            if state_directory(Path(journal.site)) != path:
                 found[path] = journal.site
     return found

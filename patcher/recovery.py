@@ -17,7 +17,7 @@ from . import archive
 from .aftermath import changed, finish
 from .draft import FileReport
 from .fsops import Disk, Shape, environment_errors, look
-from .journal import Entry, Journal, Store, state_directory
+from .journal import Entry, Journal, Store, state_name
 from .outcome import ExitCode, KvpatchError
 from .staleness import MISSING, PUT_BACK, never_written
 from .steps import SiteState, settle_names, stage, switch, unstage
@@ -118,8 +118,8 @@ def partners(place: SiteState, journal: Journal) -> dict[str, SiteState]:
                 continue
             site, given = Path(other.site), Path(other.site_as_given)
             # Only a state folder made for that very site folder may speak for it.
-            if state_directory(site).name == store.directory.name:
-                site = given if given.resolve() == site else site
+            if state_name(site) == store.directory.name:
+                site = given if given.resolve() == site.resolve() else site
                 found[key] = SiteState(site, replace(store, site=site))
     return found
 

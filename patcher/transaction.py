@@ -215,7 +215,8 @@ def _journal(
     before = former.prefixes if former else ()
     absolute = [os.path.abspath(prefix) for prefix in prefixes if prefix]  # noqa: PTH100
     return Journal(
-        site=str(place.real),
+        # A folder that was moved keeps the name by which its state folder is called.
+        site=former.site if former else str(place.real),
         site_as_given=str(place.given),
         transaction=transaction,
         phase=phase,

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hosts import TRACKER, WORKER, Host, make
 from kvpatch.fsops import Disk, sha256
 from kvpatch.journal import HOME, JOURNAL, Store, state_directory, strays
 from kvpatch.outcome import ExitCode, KvpatchError
+from kvpatch.transaction import commit
 
 
 def site(root: Path, text: str) -> Path:
@@ -133,6 +135,44 @@ def test_a_journal_that_came_along_with_a_copy_is_found(host: Host, tmp_path: Pa
     assert strays(host.sites["vllm"]) == {}
 
 
+def test_a_site_folder_that_was_moved_keeps_its_state_folder_where_its_old_path_leads_to_it(
+    host: Host, tmp_path: Path
+) -> None:
+    old, name = host.sites["vllm"], host.state().name
+    moved = tmp_path / "data"
+    (tmp_path / "venv").rename(moved)
+    there = moved / old.relative_to(tmp_path / "venv")
+    assert Store.of(there, None, Disk()).directory == state_directory(there)
+    assert set(strays(there).values()) == {str(old)}
+    (tmp_path / "venv").symlink_to("data")
+    for way in (old, there):
+        store = Store.of(way, None, Disk())
+        assert store.directory.resolve() == moved / HOME / name
+        assert store.read() is not None
+    assert strays(there) == {}
+    shutil.copytree(moved, tmp_path / "copy")
+    copy = tmp_path / "copy" / old.relative_to(tmp_path / "venv")
+    assert Store.of(copy, None, Disk()).directory == state_directory(copy)
+    assert set(strays(copy).values()) == {str(old)}
+
+
+@pytest.mark.parametrize("patched", [True, False])
+def test_a_journal_kept_elsewhere_is_of_what_its_path_leads_to_only_if_that_was_patched(
+    tmp_path: Path, patched: bool
+) -> None:
+    host, state = make(tmp_path), tmp_path / "state"
+    site = host.sites["vllm"]
+    (change,) = host.changes(Disk(), {WORKER: b"patched\n"})
+    commit([replace(change, store=Store.of(site, state, Disk()))], disk=Disk())
+    (tmp_path / "venv").rename(tmp_path / "data")
+    (tmp_path / "venv").symlink_to("data")
+    if not patched:
+        host.path(WORKER).write_bytes(b"another environment\n")
+    store = Store.of(site, state, Disk())
+    assert (store.directory == state_directory(site, state)) is not patched
+    assert (store.read() is not None) is patched
+
+
 def test_an_original_is_given_only_if_it_is_what_was_saved(host: Host) -> None:
     store = host.store("vllm", Disk())
     journal = store.read()
@@ -165,10 +205,11 @@ def test_a_journal_written_at_the_very_moment_it_is_looked_for_is_none_or_whole(
 
         return call
 
+    store = host.store("vllm", Disk())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "open", late(os.open))
         patch.setattr(os, "stat", late(os.stat))
-        assert host.store("vllm", Disk()).read() is None
+        assert store.read() is None
     assert there
     assert host.store("vllm", Disk()).read() is not None
 

@@ -17,7 +17,9 @@ from hosts import (
     TRACKER,
     VLLM,
     WORKER,
+    Dying,
     Host,
+    Killed,
     install,
     make,
 )
@@ -695,6 +697,62 @@ def test_an_environment_that_was_copied_is_not_said_to_be_clean(host: Host, tmp_
     disk = Disk()
     place = SiteChanges(site, Store.of(site, None, disk))
     assert error_of(revert, [place], disk=disk).code == "journal-elsewhere"
+
+
+def moved(root: Path, folder: str) -> None:
+    """Move an environment, and leave a symbolic link where it was."""
+    (root / folder).rename(root / "data")
+    (root / folder).symlink_to("data")
+
+
+def test_a_moved_environment_with_a_link_at_its_old_path_goes_on_and_comes_back(
+    host: Host, tmp_path: Path
+) -> None:
+    host.apply(FIRST)
+    moved(tmp_path, "venv")
+    host.apply(SECOND)
+    assert host.contents() == expected(SECOND)
+    (tmp_path / "venv").unlink()
+    (tmp_path / "data").rename(tmp_path / "venv")
+    assert host.contents() == expected(SECOND)
+    moved(tmp_path, "venv")
+    host.revert()
+    assert host.contents() == ORIGINALS
+    assert not (tmp_path / "venv" / ".kvpatch").exists()
+
+
+@pytest.mark.parametrize("folder", ["venv", "other"])
+@pytest.mark.parametrize("asked", ["vllm", "lmcache"])
+def test_what_was_patched_together_comes_back_together_after_a_move(
+    folder: str, asked: str, tmp_path: Path
+) -> None:
+    host = make(tmp_path, two=True)
+    host.apply(BOTH)
+    moved(tmp_path, folder)
+    part = Host(host.root, {asked: host.sites[asked]})
+    assert len(part.revert().files) == len(BOTH)
+    assert host.contents() == ORIGINALS
+
+
+@pytest.mark.parametrize("folder", ["venv", "other"])
+def test_a_run_that_was_killed_is_put_right_after_a_move(folder: str, tmp_path: Path) -> None:
+    for at in range(1, 200, 4):
+        root = tmp_path / str(at)
+        host = make(root, two=True)
+        hook = Dying(at)
+        try:
+            host.apply(BOTH, hook=hook)
+        except Killed:
+            pass
+        else:
+            break
+        moved(root, folder)
+        host.recover()
+        assert host.contents() in (ORIGINALS, expected(BOTH))
+        host.revert()
+        assert host.contents() == ORIGINALS
+        assert not [name for name in host.leftovers() if "/.kvpatch/" not in name]
+    assert at > 20
 
 
 def test_an_interrupt_rolls_back(host: Host) -> None:
