@@ -160,6 +160,8 @@ class View:
     """Path to the patches that are not part of the plan, in a file that was changed since."""
     left_out: tuple[str, ...] = ()
     """The patches for these releases that are neither chosen nor in place."""
+    built_in: Mapping[str, str] = field(default_factory=dict)
+    """The patches that are not part of the plan to a file with their code that no journal has."""
 
 
 def open_host(where: Where, disk: Disk, *, needs: str | None = "vllm") -> Host:
@@ -236,8 +238,32 @@ def _planned(host: Host, choice: Choice) -> View:
     stuck = {
         path: tuple(sorted(ids - meant)) for path, ids in host.in_edited.items() if ids - meant
     }
-    left_out = tuple(patch for patch in selection.left_out if patch not in host.in_place)
-    return View(host, selection, planned, taken_out=taken_out, stuck=stuck, left_out=left_out)
+    gone = [patch for patch in selection.left_out if patch not in host.in_place]
+    gone = [patch for patch in gone if not any(patch in ids for ids in stuck.values())]
+    built_in = _built_in(host, gone)
+    left_out = tuple(patch for patch in gone if patch not in built_in)
+    return View(
+        host,
+        selection,
+        planned,
+        taken_out=taken_out,
+        stuck=stuck,
+        left_out=left_out,
+        built_in=built_in,
+    )
+
+
+def _built_in(host: Host, patches: Sequence[str]) -> Mapping[str, str]:
+    """Those patches whose code is in a file although no journal here has it, with that file."""
+    found = {}
+    for patch in (discover().get(patch_id).patch for patch_id in patches):
+        for path in (target.path for target in patch.targets):
+            with contextlib.suppress(Refusal, KvpatchError):
+                source = host.tree.source(patch.distribution, path)
+                stock = source and (source.content if source.original is None else source.original)
+                if stock and b"# kvpatch " + patch.id.encode() in stock:
+                    found[patch.id] = path
+    return found
 
 
 def unfit_bytecode(seen: View) -> dict[Path, str]:

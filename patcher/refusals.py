@@ -48,12 +48,25 @@ def refuse(seen: View) -> None:
 
 
 def stuck(seen: View) -> Iterator[KvpatchError]:
-    """The errors for patches that are not chosen, and that can't be taken out of an edited file."""
+    """The errors for patches that are not chosen, and that can't be taken out."""
     for path, ids in seen.stuck.items():
         yield KvpatchError(
             "changed-since",
             f"{path} holds {', '.join(ids)}, not chosen, and was changed since kvpatch wrote it",
             REDO,
+        )
+    for name, package in seen.host.environment.packages.items():
+        found = {one: path for one, path in seen.built_in.items() if path.startswith(f"{name}/")}
+        if not found:
+            continue
+        whose = f"{package.distribution} {package.version}"
+        lost = set(found.values()) & set(seen.host.orphans)
+        how = "no journal here says how" if lost else "it was installed so"
+        way = f"{where_its_journal_is(seen.host)}, or " if lost else ""
+        yield KvpatchError(
+            "not-chosen",
+            f"{', '.join(found)}: in place in {whose}, not chosen, and can't be taken out: {how}",
+            f"{way}install {package.distribution} as released, or choose them too",
         )
 
 

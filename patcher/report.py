@@ -88,11 +88,22 @@ def status_text(seen: View, known: Mapping[str, Any] | None = None) -> str:
 def taken_out_lines(seen: View, *, done: bool = False) -> list[str]:
     """Which patches apply takes out because they are not chosen, or has taken out."""
     if not seen.taken_out:
-        return []
+        return _built_in_lines(seen)
     ids = ", ".join(seen.taken_out)
     if done:
         return ["", f"taken out, because the plan is without them: {ids}"]
-    return ["", f"in place, and apply would take them out, for the plan is without them: {ids}"]
+    told = f"in place, and apply would take them out, for the plan is without them: {ids}"
+    return ["", told, *_built_in_lines(seen)]
+
+
+def _built_in_lines(seen: View) -> list[str]:
+    """Which patches are not chosen, and stay: apply refuses such a choice."""
+    if not seen.built_in:
+        return []
+    return [
+        "",
+        f"in place without being chosen, and apply can't take out: {', '.join(seen.built_in)}",
+    ]
 
 
 def left_out_lines(seen: View) -> list[str]:

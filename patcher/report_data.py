@@ -37,7 +37,7 @@ def plan_data(seen: View) -> dict[str, Any]:
         "revertible": revertible(seen.host.standings) and not seen.host.orphans,
         "interrupted": seen.host.interrupted,
         "taken_along": list(seen.selection.taken_along),
-        "taken_out": list(seen.taken_out),
+        "taken_out": [*seen.taken_out, *seen.built_in],
         "left_out": list(seen.left_out),
         "running": [{"pid": item.pid, "command": item.command} for item in seen.running],
         "patches": [patch_data(patch) for patch in seen.plan.patches],

