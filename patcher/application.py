@@ -34,6 +34,7 @@ from .refusals import (
     refuse_running,
 )
 from .staleness import PUT_BACK
+from .steps import changed_meanwhile
 
 if TYPE_CHECKING:
     from .outlook import Outlook
@@ -85,11 +86,29 @@ def apply(
         KvpatchError: where nothing could be planned at all. What keeps a plan from being applied
             comes back as the refusal; nothing is changed then.
     """
-    from .transaction import commit
-
     if host.interrupted and not dry_run:
         _recover(host, disk, while_running=while_running)
         host = open_host(host.where, disk)
+    for _ in range(_TRIES):
+        done = _apply(host, choice, disk, while_running=while_running, dry_run=dry_run)
+        if done.written or done.refusal or dry_run or not done.view.plan.changes:
+            return done
+        # Another run has put the same in since this one planned, and may have taken it out again.
+        host = open_host(host.where, disk)
+    change = done.view.plan.changes[0]
+    site = host.environment.packages[change.package].site
+    return replace(done, refusal=changed_meanwhile(site / change.path))
+
+
+_TRIES = 5
+
+
+def _apply(
+    host: Host, choice: Choice, disk: Disk, *, while_running: bool, dry_run: bool
+) -> Applied:
+    """The same, once: nothing is written where another run was faster, and changes are left."""
+    from .transaction import commit
+
     seen = view(host, choice)
     found = None
     try:
@@ -109,8 +128,7 @@ def apply(
     except KvpatchError as error:
         return Applied(seen, written=False, refusal=error, outlook=found)
     if done.transaction is None:
-        # Another run has put the same in since this one planned.
-        return Applied(view(open_host(host.where, disk), choice), written=False)
+        return Applied(seen, written=False, outlook=found)
     applied = replace(seen, host=reread(host), plan=as_applied(seen.plan))
     result = Applied(applied, written=True, outlook=found)
     with contextlib.suppress(KvpatchError):

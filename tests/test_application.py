@@ -5,11 +5,12 @@ from __future__ import annotations
 import py_compile
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import differing, kvpatch, make_venv, on, snapshot
 from fake_site import EARLY, LATE, WORKER, FakeSite, install, make_site
-from kvpatch import application, refusals
+from kvpatch import application, refusals, transaction
 from kvpatch.application import Reverted, apply, revert
 from kvpatch.fsops import Disk
 from kvpatch.host import Choice, Host, Standing, Where, open_host
@@ -36,6 +37,34 @@ def test_a_dry_run_does_all_but_write(site: FakeSite) -> None:
     assert (done.written, done.refusal) == (False, None)
     assert done.view.plan.patches[0].outcome is Outcome.PENDING
     assert snapshot(site.prefix) == before
+
+
+@pytest.mark.parametrize("times", [0, 1, 99])
+def test_an_apply_does_not_end_with_nothing_in_place_where_others_write_and_revert(
+    times: int, site: FakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def commit(*args: Any, **more: Any) -> transaction.Report:
+        monkeypatch.undo()
+        on(site, "apply")
+        report = real(*args, **more)
+        assert report.transaction is None
+        if times:
+            on(site, "revert")
+            runs.append(1)
+        if len(runs) < times:
+            monkeypatch.setattr(transaction, "commit", commit)
+        return report
+
+    real, runs = transaction.commit, list[int]()
+    monkeypatch.setattr(transaction, "commit", commit)
+    ran = on(site, "apply")
+    if times == 99:
+        assert (ran.code, ran.error["code"], len(runs)) == (3, "changed-meanwhile", 5)
+        assert ran.data["written"] is False
+    else:
+        assert (ran.code, ran.data["written"]) == (0, times > 0)
+        assert ran.outcomes["KV001"] == ("applied" if times else "already")
+        assert site.worker.read_text() != LATE
 
 
 def test_after_an_apply_the_view_is_that_of_the_patched_host(site: FakeSite) -> None:
