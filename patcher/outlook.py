@@ -15,6 +15,7 @@ from .host import View, Where, open_host
 from .letters import Finding
 from .outcome import ExitCode, KvpatchError, Outcome, Report
 from .pairs import load
+from .refusals import incomplete
 from .series import discover
 from .tree import PACKAGES
 
@@ -52,7 +53,11 @@ class Outlook:
         known = load().of(vllm, lmcache)
         if known is not None and known.ok and self.seen.selection.left_out:
             return "leave out --only and --skip: with all patches this pair blends"
-        return load().advice(vllm, lmcache)
+        return self._advice or load().advice(vllm, lmcache)
+
+    @property
+    def _advice(self) -> str | None:
+        return incomplete(self.seen.host, ".py", ".so")
 
     def refuse(self) -> None:
         """See that the patches are worth applying.
@@ -65,11 +70,12 @@ class Outlook:
             return
         packages = self.seen.host.environment.packages
         pair = f"vLLM {packages['vllm'].version} and LMCache {packages['lmcache'].version}"
+        advice = self._advice or load().advice(*(self.seen.host.exact[name] for name in PACKAGES))
         raise KvpatchError(
             "incurable",
             f"{pair} can't blend, letter {finding.letter}: {MEANINGS[finding.letter]}; "
             f"{finding.sentence} ({finding.path}:{finding.line})",
-            f"{load().advice(*(self.seen.host.exact[name] for name in PACKAGES))}; "
+            f"{advice}; "
             "`kvpatch validate` lists all pairs that work, and `--only ID` applies a patch all the "
             "same",
         )

@@ -65,6 +65,14 @@ class Record:
         """Whether the file is in RECORD, with a hash or without."""
         return next(self._stated(relative_path), None) is not None
 
+    def missing(self, site: Path, package: str, suffixes: tuple[str, ...]) -> Iterator[str]:
+        """The files of a package that it lists, of names that end so, and that are not there."""
+        for line in self._text.split("\n"):
+            path = line.partition(",")[0].strip('"').removeprefix("./")
+            listed = path.startswith(f"{package}/") and path.endswith(suffixes)
+            if listed and not (site / path).exists():
+                yield path
+
     def hash_of(self, relative_path: str) -> str | None:
         """The recorded hash as lowercase hex; None without an entry or with a weak algorithm."""
         stated = self._hash(relative_path)

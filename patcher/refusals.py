@@ -16,6 +16,7 @@ from .outcome import ExitCode, KvpatchError, Outcome
 from .plan import FilePlan, Options, PatchPlan, plan
 from .series import discover
 from .target_probe import UNKNOWN_VERSION
+from .tree import PACKAGES
 
 if TYPE_CHECKING:
     from .processes import Running
@@ -68,6 +69,19 @@ def stuck(seen: View) -> Iterator[KvpatchError]:
             f"{', '.join(found)}: in place in {whose}, not chosen, and can't be taken out: {how}",
             f"{way}install {package.distribution} as released, or choose them too",
         )
+
+
+def incomplete(host: Host, *suffixes: str) -> str | None:
+    """What to do where a file that RECORD lists, of a name that ends so, is not there."""
+    for name, installed in host.environment.packages.items():
+        record = host.tree.record(name)
+        for path in record.missing(installed.site, name, suffixes) if name in PACKAGES else ():
+            whose = f"{installed.distribution} {installed.version}"
+            return (
+                f"the files of {whose} are not all there, {path} for one: reinstall {whose} "
+                "(pip's --force-reinstall, uv's --reinstall)"
+            )
+    return None
 
 
 def goal_missed(seen: View) -> KvpatchError:

@@ -59,6 +59,7 @@ def status(where: Where, choice: Choice, disk: Disk) -> Report:
             f"{_apply(choice)} removes it"
             for file, path in unfit.items()
         )
+        notes += _incomplete(seen)
         other = [{"path": path, "bytecode": str(file)} for file, path in unfit.items()]
         data = {**plan_data(seen), "pair": known, "other_bytecode": other}
         return Report("status", status_text(seen, known), data, notes=notes)
@@ -160,7 +161,8 @@ def verify(where: Where, choice: Choice, disk: Disk) -> Report:
         whole = "" if "lmcache" in seen.host.environment.packages else " in vLLM"
         text += "\n".join([f"\n\neverything is in place{whole}", *journal_lines(seen)])
     code = ExitCode.NO if errors else ExitCode.DONE
-    return Report("verify", text, data, code, tuple(errors), _without_lmcache(seen))
+    notes = (*_without_lmcache(seen), *_incomplete(seen))
+    return Report("verify", text, data, code, tuple(errors), notes)
 
 
 def revert(where: Where, disk: Disk, *, dry_run: bool, force: bool, while_running: bool) -> Report:
@@ -309,6 +311,12 @@ def _without_lmcache(seen: View) -> tuple[str, ...]:
         "`kvpatch apply` once it is there"
     )
     return (told,)
+
+
+def _incomplete(seen: View) -> tuple[str, ...]:
+    """That compiled modules are missing, without which no pair blends."""
+    found = refusals.incomplete(seen.host, ".so")
+    return (f"warning: {found}",) if found else ()
 
 
 def _left_over(file: FilePlan, choice: Choice) -> KvpatchError:

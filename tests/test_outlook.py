@@ -24,6 +24,7 @@ from pair_stand_in import (
     vllm_patches_alone,
 )
 
+EXTENSION = "lmcache/lmcache_native.cpython-311-x86_64-linux-gnu.so"
 INIT = "vllm/__init__.py"
 SHAPE = "(2, num_blocks, block_size, num_kv_heads, head_size)"
 SECOND = "(num_blocks, 2, block_size, num_kv_heads, head_size)"
@@ -97,6 +98,22 @@ def test_apply_refuses_what_nothing_cures_and_writes_nothing(
     assert site.worker.read_bytes() == before
     assert ran.data["compat"]["before"][0] in ("X", "H")
     assert on(site, "apply", "--dry-run").code == 3
+
+
+def test_where_files_are_missing_the_way_out_is_to_install_the_same_release_anew(
+    tmp_path: Path,
+) -> None:
+    site = host(tmp_path, {UTILS: "", EXTENSION: "compiled"})
+    told = f"the files of lmcache 0.5.6 are not all there, {EXTENSION} for one: reinstall lmcache"
+    assert told not in on(site, "apply").error["hint"]
+    assert told not in kvpatch("status", "--site", site.path).err
+    (site.path / EXTENSION).unlink()
+    ran = on(site, "apply")
+    assert (ran.code, ran.error["code"]) == (3, "incurable")
+    assert ran.error["hint"].startswith(told)
+    assert told in answer(kvpatch("compat", "--site", site.path).out, "instead")
+    for verb in ("status", "verify"):
+        assert told in kvpatch(verb, "--site", site.path).err
 
 
 def test_a_patch_that_was_chosen_by_name_goes_in_all_the_same(tmp_path: Path) -> None:

@@ -132,3 +132,12 @@ def test_each_file_is_judged_by_its_content(tmp_path: Path) -> None:
         "linked.py": FileState.PRISTINE,
         "below/x.py": FileState.MISSING,
     }
+
+
+def test_files_that_are_listed_and_gone_are_told_by_package_and_ending(tmp_path: Path) -> None:
+    names = ("a/x.so", "a/y.so", "a/z.py", "b/x.so")
+    record = Record.parse("".join(f"{name},,\n" for name in ("./a/w.so", *names)))
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "y.so").touch()
+    assert list(record.missing(tmp_path, "a", (".so",))) == ["a/w.so", "a/x.so"]
+    assert list(record.missing(tmp_path, "a", (".py",))) == ["a/z.py"]
