@@ -276,6 +276,20 @@ def unfit_bytecode(seen: View) -> dict[Path, str]:
     return found
 
 
+def beside(seen: View) -> dict[Path, str]:
+    """What Python imports in the place of a file of the plan: a folder or a compiled module."""
+    interpreter = seen.host.environment.interpreter
+    version = "".join(map(str, interpreter.version[:2])) if interpreter else ""
+    found: dict[Path, str] = {}
+    for file in seen.plan.files:
+        module = (seen.host.environment.packages[file.package].site / file.path).with_suffix("")
+        compiled = (f".cpython-{version}*.so", ".abi3.so", ".so")
+        for pattern in (f"{module.name}/__init__.py", *(f"{module.name}{end}" for end in compiled)):
+            with contextlib.suppress(OSError):
+                found |= dict.fromkeys(module.parent.glob(pattern), file.path)
+    return found
+
+
 def unfit_of(site: Path, path: str, prefixes: Sequence[str]) -> tuple[Path, ...]:
     """The bytecode that Python would run in the place of one file, as far as it can be read."""
     folders = dict.fromkeys((site.resolve(), site))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import bytecode
-from .host import Host, View
+from .host import Host, View, beside
 from .journal import BLOBS, JOURNAL, Store, bring_back, state_directory, strays
 from .links import MOUNTED, is_mounted, mounts_of, why_no_new_file
 from .locate import compile_for_target, file_facts
@@ -49,7 +49,15 @@ def refuse(seen: View) -> None:
 
 
 def stuck(seen: View) -> Iterator[KvpatchError]:
-    """The errors for patches that are not chosen, and that can't be taken out."""
+    """The errors for what a plan can't do in the files: patches that are not chosen and can't be
+    taken out, and files that Python does not read.
+    """
+    for module, path in beside(seen).items():
+        yield KvpatchError(
+            "other-module",
+            f"Python does not run {path}: it imports {module} instead",
+            "move that away, or install a release that does not come with it",
+        )
     for path, ids in seen.stuck.items():
         yield KvpatchError(
             "changed-since",

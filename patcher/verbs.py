@@ -60,7 +60,12 @@ def status(where: Where, choice: Choice, disk: Disk) -> Report:
             for file, path in unfit.items()
         )
         notes += _incomplete(seen)
-        other = [{"path": path, "bytecode": str(file)} for file, path in unfit.items()]
+        ahead = hosts.beside(seen)
+        notes += tuple(
+            f"warning: Python does not run {path}, it imports {file} instead; apply refuses that"
+            for file, path in ahead.items()
+        )
+        other = [{"path": path, "bytecode": str(file)} for file, path in (unfit | ahead).items()]
         data = {**plan_data(seen), "pair": known, "other_bytecode": other}
         return Report("status", status_text(seen, known), data, notes=notes)
 

