@@ -10,9 +10,10 @@ from packaging.version import Version
 
 from . import place
 from .application import Reverted
-from .host import View, Where
+from .fsops import Disk
+from .host import Host, View, Where
 from .locate import FileFacts, LinkKind
-from .outcome import Outcome
+from .outcome import KvpatchError, Outcome
 from .plan import PatchPlan, Plan
 from .refusals import where_its_journal_is
 from .report_data import in_the_way, patched, refused_for, revertible
@@ -210,7 +211,11 @@ def _back_answer(seen: View) -> str:
         return "nothing to take back"
     if stuck := in_the_way(standings):
         return f"not as it stands: {stuck[0].path} {stuck[0].sentence}"
-    count = sum(item.comes_back for item in standings)
+    try:
+        beside = _put_back_beside(seen.host)
+    except KvpatchError as error:
+        return f"not as it stands: {error.message}"
+    count = sum(item.comes_back for item in standings) + len(beside)
     if not count and seen.host.interrupted:
         return "nothing to take back"
     if not count:
@@ -219,6 +224,8 @@ def _back_answer(seen: View) -> str:
     back = command(seen.host.where, "revert")
     edited = [item.path for item in standings if item.comes_back and item.basis != "pristine"]
     how = f", {edited[0]} as it was found, not as released" if edited else ""
+    for other in dict.fromkeys(beside):
+        how += f", {beside.count(other)} of them in {other}, patched together with this"
     if stale := [item.path for item in standings if item.state == STALE]:
         others = "" if len(stale) == 1 else f" and {len(stale) - 1} more"
         how += f"; stale, so left as it is: {stale[0]}{others}"
@@ -226,6 +233,22 @@ def _back_answer(seen: View) -> str:
         names = _named(tuple(seen.host.orphans))
         how += f"; what stays is code of kvpatch in {names}, whose journal is not here"
     return f"yes, `{back}` puts {files} back byte for byte{how}"
+
+
+def _put_back_beside(host: Host) -> list[str]:
+    """The other site folders in which a revert puts files back too, one a file.
+
+    Raises:
+        KvpatchError: what keeps it from that.
+    """
+    journals = [site.journal for site in host.sites.values() if site.journal is not None]
+    if all(len(journal.participants) == 1 for journal in journals):
+        return []
+    from .transaction import revert
+
+    own = {str(place.real) for place in host.places}
+    ahead = revert(host.places, disk=Disk(), dry_run=True).files
+    return [file.site for file in ahead if file.state == PUT_BACK and file.site not in own]
 
 
 def command(where: Where, verb: str) -> str:

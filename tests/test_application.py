@@ -398,6 +398,17 @@ def test_files_of_several_site_folders_are_told_with_their_folders(tmp_path: Pat
         change = Change(path, name, text, text + b"# kvpatch KV001\n", {"KV001": "digest"})
         sites.append(SiteChanges(place.site, place.store, place.owners, (change,)))
     commit(sites, disk=Disk())
+    assert "puts 2 files back byte for byte\n" in kvpatch("status", "--python", python).out
+    (folder / "shared.pth").unlink()
+    words = ("status", "--python", python)
+    more = f"puts 2 files back byte for byte, 1 of them in {other}, patched together with this\n"
+    assert more in kvpatch(*words).out
+    (other / TRACKER).write_text("MODELS = {}\n# kvpatch KV001\n# mine\n")
+    (told,) = [line for line in kvpatch(*words).out.splitlines() if line.startswith("take back")]
+    assert told.startswith("take back   not as it stands: ")
+    assert f"{other}/{TRACKER}" in told
+    (other / TRACKER).write_text("MODELS = {}\n# kvpatch KV001\n")
+    (folder / "shared.pth").write_text(f"{other}\n")
     told = kvpatch("revert", "--python", python, "--dry-run").out
     assert f"put-back  {folder}/{WORKER}\n" in told
     assert f"put-back  {other}/{TRACKER}\n" in told
