@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from .diagnosis import Check, fail, not_checked, ok, warn
 from .needs import Failure, Pair
 from .pair_checks import requirement
 from .probe import Answer, probe
+from .stack import UNWANTED
 
 if TYPE_CHECKING:
     from .tree import ReadableTree
@@ -46,30 +47,39 @@ def look(tree: ReadableTree, python: Path, found: Found) -> Check:
 
     asked = ["installed", *sorted(pair("vllm").outside(ADAPTER))]
     answer = probe("stack_probe", asked, limit=LIMIT_S, python=python)
-    return dependencies_check(answer, found, lambda module: pair(module).load(ADAPTER))
+    return dependencies_check(answer, found, lambda module: pair(module).load(ADAPTER), python)
 
 
 def dependencies_check(
-    answer: Answer, found: Found, stops: Callable[[str], Failure | None]
+    answer: Answer, found: Found, stops: Callable[[str], Failure | None], python: Path
 ) -> Check:
     """The row: a requirement that is not met at all, and is it one that LMCache's import needs.
 
-    What is only asked for may never be used: vLLM for the CPU runs without torchvision.
+    What is only asked for may never be used: vLLM for the CPU runs without torchvision, which is
+    built for a GPU on the index and does not load beside the CPU's torch.
 
     Args:
         answer: of the probe that looked for the modules which LMCache may import.
         found: as for :func:`look`.
         stops: the import at which LMCache's connector fails without a module; None where it copes.
+        python: the interpreter that a command installs into.
     """
     name = "dependencies"
     if answer.facts is None:
         return not_checked(name, answer.problem)
     there = {canonicalize_name(one) for one in answer.facts["distributions"]}
+    torch = answer.facts["torch"]
+    useless = UNWANTED if str(torch).endswith("+cpu") else ()
+    without = []
     lacking: dict[str, dict[str, str]] = {}
     for owner in OWNERS:
         for text in found.get(owner, ("", ()))[1]:
             asked = requirement(text, answer.facts["environment"])
-            if asked is not None and canonicalize_name(asked.name) not in there:
+            if asked is None or canonicalize_name(asked.name) in there:
+                continue
+            if canonicalize_name(asked.name) in useless:
+                without.append(asked.name)
+            else:
                 lacking.setdefault(owner, {})[asked.name] = f"{asked.name}{asked.specifier}"
     listed = "; ".join(
         f"{owner} asks for what is not installed: {', '.join(some)}"
@@ -82,10 +92,17 @@ def dependencies_check(
             # A module's distribution may have another name, and is then among the requirements.
             wanted = lacking.get("lmcache", {module: module}).values()
             return fail(
-                name, f"{told}; {listed}" if listed else told, f"pip install {shlex.join(wanted)}"
+                name, f"{told}; {listed}" if listed else told, _install(python, wanted, torch)
             )
     if lacking:
         every = [text for some in lacking.values() for text in some.values()]
-        todo = f"if something lacks it: pip install {shlex.join(dict.fromkeys(every))}"
+        todo = f"if something lacks it: {_install(python, dict.fromkeys(every), torch)}"
         return warn(name, f"{listed}; LMCache's connector is imported without", todo)
-    return ok(name, "all that vLLM and LMCache ask for is there")
+    beside = f", but for what this torch does without: {', '.join(without)}" if without else ""
+    return ok(name, f"all that vLLM and LMCache ask for is there{beside}")
+
+
+def _install(python: Path, wanted: Iterable[str], torch: str | None) -> str:
+    """The command, with the installed torch pinned: pip would take another one for its sake."""
+    pin = [f"torch=={torch}"] if torch else []
+    return shlex.join([str(python), "-m", "pip", "install", *wanted, *pin])

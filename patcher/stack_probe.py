@@ -75,14 +75,20 @@ def installed(*modules: str) -> dict[str, Any]:
     """The names of the distributions that are there, and which modules can't be found.
 
     The markers of requirements are asked for this Python: ``environment`` has what they need of it.
+    ``torch`` is the version of that distribution, with its local part; None where it is not there.
     """
     from importlib import metadata
 
     named = [dist.metadata["Name"] for dist in metadata.distributions() if dist.metadata]
+    try:
+        torch: str | None = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        torch = None
     python = ".".join(map(str, sys.version_info[:2]))
     return {
         "distributions": sorted({name for name in named if name}),
         "missing": [name for name in modules if not _is_there(name)],
+        "torch": torch,
         "environment": {
             "python_version": python,
             "python_full_version": ".".join(map(str, sys.version_info[:3])),

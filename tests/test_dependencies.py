@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from kvpatch.contract import ADAPTER
 from kvpatch.dependencies import dependencies_check, look
-from kvpatch.diagnosis import State
+from kvpatch.diagnosis import Check, State
 from kvpatch.needs import Failure
 from kvpatch.pair_checks import distributions
 from kvpatch.probe import Answer
@@ -24,8 +24,13 @@ ASKED = {
 }
 
 
-def answer(*there: str, missing: tuple[str, ...] = ()) -> Answer:
-    return Answer({"distributions": there, "missing": list(missing), "environment": ENVIRONMENT})
+PYTHON = Path("/srv/v llm/bin/python")
+INSTALL = "'/srv/v llm/bin/python' -m pip install"
+
+
+def answer(*there: str, missing: tuple[str, ...] = (), torch: str | None = "2.13.0") -> Answer:
+    facts = {"distributions": there, "missing": list(missing), "environment": ENVIRONMENT}
+    return Answer({**facts, "torch": torch})
 
 
 def stops(module: str) -> Failure | None:
@@ -33,25 +38,38 @@ def stops(module: str) -> Failure | None:
 
 
 def test_what_is_asked_for_and_not_there_is_a_warning_while_lmcache_is_imported_without() -> None:
-    row = dependencies_check(answer("there-one", missing=("optional",)), ASKED, stops)
+    row = dependencies_check(answer("there-one", missing=("optional",)), ASKED, stops, PYTHON)
     assert row.state is State.WARN
     assert "lmcache asks for what is not installed: gone; vllm asks for" in row.reason
-    assert row.todo.endswith("pip install 'gone<2,>=1' torchvision")
-    whole = dependencies_check(answer("there_one", "Gone", "torchvision"), ASKED, stops)
+    # Without the pin pip takes the torch that the newest torchvision was built for.
+    assert row.todo.endswith(f": {INSTALL} 'gone<2,>=1' torchvision torch==2.13.0")
+    whole = dependencies_check(answer("there_one", "Gone", "torchvision"), ASKED, stops, PYTHON)
     assert (whole.state, whole.todo) == (State.OK, "")
 
 
 def test_what_lmcache_cant_be_imported_without_is_a_failure_with_the_line_that_mends_it() -> None:
-    row = dependencies_check(answer("there-one", missing=("odd", "gone")), ASKED, stops)
+    row = dependencies_check(answer("there-one", missing=("odd", "gone")), ASKED, stops, PYTHON)
     assert row.state is State.FAIL
     assert "lmcache/a.py:7 imports gone, which is not there; lmcache asks for" in row.reason
-    assert row.todo == "pip install 'gone<2,>=1'"
-    alone = dependencies_check(answer(missing=("gone",)), {}, stops)
-    assert (alone.state, alone.todo) == (State.FAIL, "pip install gone")
+    assert row.todo == f"{INSTALL} 'gone<2,>=1' torch==2.13.0"
+    alone = dependencies_check(answer(missing=("gone",), torch=None), {}, stops, PYTHON)
+    assert (alone.state, alone.todo) == (State.FAIL, f"{INSTALL} gone")
+
+
+def test_the_cpus_torch_is_kept_and_what_does_not_load_beside_it_is_not_to_be_installed() -> None:
+    def row(*there: str) -> Check:
+        return dependencies_check(answer(*there, torch="2.13.0+cpu"), ASKED, stops, PYTHON)
+
+    assert row("there-one").todo.endswith(f"{INSTALL} 'gone<2,>=1' torch==2.13.0+cpu")
+    assert "torchvision" not in row("there-one").reason
+    whole = row("there-one", "gone")
+    assert (whole.state, whole.todo) == (State.OK, "")
+    assert "does without: torchvision" in whole.reason
 
 
 def test_a_target_that_does_not_answer_is_not_checked() -> None:
-    assert dependencies_check(Answer(None, "no"), ASKED, stops).state is State.NOT_CHECKED
+    row = dependencies_check(Answer(None, "no"), ASKED, stops, PYTHON)
+    assert row.state is State.NOT_CHECKED
 
 
 @pytest.fixture
@@ -88,7 +106,7 @@ def test_the_target_itself_says_what_is_there_and_the_text_what_it_is_for(
     row = look(tree, python, distributions(site))
     assert row.state is state
     assert "kvpatch-nowhere" in row.reason
-    assert "'kvpatch-nowhere>=2'" in row.todo
+    assert f"{python} -m pip install 'kvpatch-nowhere>=2'" in row.todo
     loads = subprocess.run([python, "-c", f"import {ADAPTER}"], capture_output=True, check=False)
     assert (loads.returncode == 0) is (state is State.WARN)
     shutil.rmtree(site / "lmcache-1.0.dist-info")

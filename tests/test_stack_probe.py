@@ -155,6 +155,17 @@ def test_an_error_is_one_line_that_says_something(error: Exception, line: str) -
     assert stack_probe.one_line(error) == line
 
 
+def test_the_version_of_torch_is_told_whole(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert stack_probe.installed()["torch"] is None
+    info = tmp_path / "torch-2.13.0+cpu.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: torch\nVersion: 2.13.0+cpu\n")
+    assert stack_probe.installed()["torch"] == "2.13.0+cpu"
+
+
 def test_what_is_installed_is_told_by_its_names_and_modules_are_looked_for_alone() -> None:
     asked = ["installed", "json", "kvpatch_nowhere", "pytest", "kvpatch_nowhere.deep", "__main__"]
     done = subprocess.run(
