@@ -14,7 +14,7 @@ from .coercion import CONFIG_VARIABLE
 from .kv_size import GIB
 from .model_runner import BARE_SETTING, SKIPS, VARIABLE, second_runner_for
 from .outcome import KvpatchError
-from .sizing import BLOCK, Numbers, Wanted
+from .sizing import BLOCK, Numbers, Wanted, reference
 from .templates import Pair, Template
 
 # Before, the flags set no number of blocks and vLLM stops.
@@ -76,7 +76,7 @@ def serving(
     if not wanted.model_path:
         notes.append(
             f"{MODEL} stands for the model in the command: write its folder, or its name on the "
-            "hub, or give --model FOLDER."
+            f"hub. Sizes are those of {reference(wanted)}; --model FOLDER has them computed."
         )
     if template.blends:
         argv.append("--no-enable-prefix-caching")
@@ -121,7 +121,7 @@ def _graphs(template: Template, pair: Pair, argv: list[str], transfer: dict[str,
             use = "blending" if template.blends else "use_layerwise"
             return (
                 f"The bare use_layerwise makes vLLM take piecewise CUDA graphs, which {use} "
-                "needs; vLLM does not see the key below."
+                "needs; vLLM does not see `use_layerwise` in LMCache's file."
             )
         return (
             "The bare use_layerwise makes vLLM take piecewise CUDA graphs: with full ones a fully "

@@ -117,6 +117,11 @@ def numbers(wanted: Wanted, *, gds: bool, vllm: Version | None = None) -> Number
     )
 
 
+def reference(wanted: Wanted) -> str:
+    """What the numbers are of where no model was named."""
+    return f"{_REFERENCE_NAME} with prompts of {wanted.longest or _REFERENCE_TOKENS} tokens"
+
+
 def folder_for(folder: str, wanted: Wanted, lmcache: Version | None) -> str:
     """The folder below the storage that belongs to this model, rank count and LMCache release."""
     name = wanted.model.name if wanted.model else "model"

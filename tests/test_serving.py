@@ -55,6 +55,16 @@ def test_layer_by_layer_without_blending_is_served_without_full_graphs() -> None
         assert "--no-enable-prefix-caching" not in found.argv
 
 
+def test_the_key_that_vllm_does_not_see_is_named_with_where_it_stands() -> None:
+    assert "does not see `use_layerwise` in LMCache's file" in serve("blend", "0.32.0").why
+
+
+@pytest.mark.parametrize(("longest", "tokens"), [(None, 32768), (8192, 8192)])
+def test_sizes_of_no_model_of_the_users_are_told_as_such(longest: int | None, tokens: int) -> None:
+    (note,) = serve("cpu-offload", "0.32.0", longest=longest).notes
+    assert f"Sizes are those of Llama-3.1-8B with prompts of {tokens} tokens" in note
+
+
 def test_workers_get_the_file_and_the_seed() -> None:
     found = serve("gds-blend", "0.32.0")
     named = {"LMCACHE_CONFIG_FILE": "/etc/l.yaml", "PYTHONHASHSEED": "0"}
