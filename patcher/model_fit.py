@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from .diagnosis import Check, State
 from .kv_size import GIB, kv_size
-from .model_checks import DTYPE, class_check, incurable
+from .model_checks import DTYPE, class_check, fit_check, incurable
 from .model_config import LeftOutError, Model
 from .outcome import KvpatchError
 from .sizing import Numbers, Wanted
@@ -59,12 +59,19 @@ def refuse_class(
     """
     check = class_check(error.architecture, read() if template.blends else ())
     if check.state is State.FAIL:
-        raise _refusal(template, name, (check,)) from None
+        # Whether another profile can serve it is not known either.
+        raise _refusal(template, name, (check,), other="") from None
 
 
-def _refusal(template: Template, name: str, found: Sequence[Check]) -> KvpatchError:
+def _refusal(
+    template: Template,
+    name: str,
+    found: Sequence[Check],
+    other: str = ", or the profile cpu-offload",
+) -> KvpatchError:
     todo = dict.fromkeys(one.todo.removeprefix("take ") for one in found)
-    other = "" if any("the profile" in one for one in todo) else ", or the profile cpu-offload"
+    if any("the profile" in one for one in todo):
+        other = ""
     return KvpatchError(
         "no-cure",
         f"{name} can't be served by {template.name}: {'; '.join(one.reason for one in found)}",
@@ -77,11 +84,14 @@ def dtype_of(template: Template, model: Model | None) -> str:
     return DTYPE if model is not None and template.blends and model.dtype != DTYPE else ""
 
 
-def warnings(wanted: Wanted, made: Numbers) -> Iterator[str]:
-    """What vLLM stops at with this model on this machine."""
+def warnings(template: Template, wanted: Wanted, made: Numbers) -> Iterator[str]:
+    """What vLLM stops at with this model on this machine, and what the doctor warns of."""
     model = wanted.model
     if model is None:
         return
+    check = fit_check(model, template)
+    if check.state is State.WARN:
+        yield f"{model.name} has {check.reason}: {check.todo}."
     if wanted.longest is not None and wanted.longest > model.most:
         yield (
             f"--max-model-len {wanted.longest} is more than the {model.most} tokens of "

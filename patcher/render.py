@@ -103,7 +103,7 @@ def render(
         replace(need, hint=addressed(need.hint, place, in_ascii=True))
         for need in template.needs(pair)
     ]
-    told = (*template.warnings(pair), *model_fit.warnings(wanted, made))
+    told = (*template.warnings(pair), *model_fit.warnings(template, wanted, made))
     done = Rendered("", tuple(needs), told, tuple(notes), serve, made)
     if template.kind != "lmcache":
         if changes:

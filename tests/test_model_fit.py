@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from kvpatch.curing import curable
 from kvpatch.diagnosis import State
-from kvpatch.model_checks import model_checks
-from kvpatch.model_config import Model, parse_model
-from kvpatch.model_fit import LONGER, dtype_of, refuse, warnings
+from kvpatch.model_checks import fit_check, model_checks
+from kvpatch.model_config import LeftOutError, Model, parse_model
+from kvpatch.model_fit import LONGER, dtype_of, refuse, refuse_class, warnings
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.sizing import Wanted, numbers
 from kvpatch.templates import load, names
@@ -68,6 +68,24 @@ def test_a_blending_profile_refuses_what_the_doctor_fails_for_good(more: dict[st
         assert "the profile " in caught.value.hint
 
 
+def test_of_a_class_alone_no_profile_is_named_that_may_not_take_it_either() -> None:
+    error = LeftOutError("model-left-out", "it leaves out head_dim", "write it in")
+    error.architecture = "Gemma3ForConditionalGeneration"
+    with pytest.raises(KvpatchError, match="does not blend Gemma3") as caught:
+        refuse_class(load("blend"), error, "m", lambda: TAKEN)
+    assert caught.value.hint == f"take one of: {', '.join(TAKEN)}"
+    refuse_class(load("cpu-offload"), error, "m", lambda: TAKEN)
+
+
+@pytest.mark.parametrize("name", [name for name in names() if not load(name).blends])
+def test_a_profile_warns_of_layers_of_several_kinds_as_the_doctor_does(name: str) -> None:
+    wanted = Wanted(model=model(sliding_window=1024, sliding_window_pattern=4))
+    row = fit_check(model(sliding_window=1024, sliding_window_pattern=4), load(name))
+    told = [*warnings(load(name), wanted, numbers(wanted, gds=False))]
+    assert bool(told) is (row.state is State.WARN) is (load(name).kind == "lmcache")
+    assert all(row.reason in one and row.todo in one for one in told)
+
+
 def test_what_apply_or_a_flag_cures_is_not_refused() -> None:
     scaled = model(rope_scaling={"rope_type": "llama3"}, torch_dtype="float16")
     assert refuse(load("blend"), PAIR, scaled, lambda: TAKEN) == ""
@@ -113,7 +131,10 @@ def test_a_prompt_that_vllm_does_not_take_is_warned_of(
     more: dict[str, Any], longest: int, warned: bool
 ) -> None:
     wanted = Wanted(model=model(**more), longest=longest)
-    assert any(LONGER in one for one in warnings(wanted, numbers(wanted, gds=False))) is warned
+    assert (
+        any(LONGER in one for one in warnings(load("gds"), wanted, numbers(wanted, gds=False)))
+        is warned
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,6 +153,6 @@ def test_a_gpu_that_can_not_hold_the_model_is_warned_of(
     gib: float, ranks: int, longest: int | None, more: dict[str, Any], warned: bool
 ) -> None:
     wanted = Wanted(model=model(**more), gpu_gib=gib, ranks=ranks, longest=longest)
-    told = list(warnings(wanted, numbers(wanted, gds=False)))
+    told = list(warnings(load("gds"), wanted, numbers(wanted, gds=False)))
     assert bool(told) is warned
     assert all("--gpu-memory" in one for one in told)
