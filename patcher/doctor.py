@@ -15,7 +15,13 @@ from .host import Where
 from .host_checks import host_checks, library_check
 from .lint import Surroundings, lint
 from .lint_graphs import full_graphs
-from .model_checks import check_layers_check, fit_check, model_checks, separator_check
+from .model_checks import (
+    check_layers_check,
+    fit_check,
+    left_out_checks,
+    model_checks,
+    separator_check,
+)
 from .model_runner import VARIABLE
 from .outcome import ExitCode, KvpatchError, Report
 from .pair_checks import (
@@ -188,15 +194,19 @@ def _configuration(seen: Subject, pid: int | None) -> Iterator[Check]:
 
 def _model(seen: Subject, asked: Asked) -> Iterator[Check]:
     model = seen.model
-    if model is None or asked.model is None:
+    if asked.model is None:
         yield not_checked("model", "none was named", "give --model FOLDER")
         return
-    if not seen.template.blends:
+    taken = models_of(seen.host.tree) if seen.template.blends else ()
+    if seen.left_out is not None:
+        yield from left_out_checks(seen.left_out, taken)
+    elif model is not None and not seen.template.blends:
         yield fit_check(model, seen.template)
+    elif model is not None:
+        yield from model_checks(model, taken, cured=seen.pair.cured.get(_ROPE))
+    if not seen.template.blends:
         return
-    taken = models_of(seen.host.tree)
-    yield from model_checks(model, taken, cured=seen.pair.cured.get(_ROPE))
-    if seen.values.get("enable_blending"):
+    if model is not None and seen.values.get("enable_blending"):
         numbers = (
             seen.values.get(f"blend_{name}") for name in ("check_layers", "recompute_ratios")
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .diagnosis import Check, State, fail, not_checked, ok, warn
-from .model_config import Model
+from .model_config import LeftOutError, Model
 from .probe import Answer
 from .rules import SECOND
 
@@ -42,6 +42,13 @@ def model_checks(model: Model, taken: Sequence[str], *, cured: bool | None) -> I
     else:
         yield ok("dtype", model.dtype)
     yield _layers(model)
+
+
+def left_out_checks(error: LeftOutError, taken: Sequence[str]) -> Iterator[Check]:
+    """The rows of a model of which not all is known; ``taken`` as for :func:`model_checks`."""
+    if error.architecture and taken:
+        yield class_check(error.architecture, taken)
+    yield not_checked("config.json", error.message, error.hint)
 
 
 def fit_check(model: Model, template: Template) -> Check:

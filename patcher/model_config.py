@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .outcome import ExitCode, KvpatchError
+from .probe import probe
 from .weights import least
 
 _MOST_BYTES = 16 * 1024 * 1024
@@ -28,6 +29,25 @@ _ATTENTION = ("attention", "full_attention", "sliding_attention", "chunked_atten
 # Their max_position_embeddings is what the scaling makes of it.
 _SCALED_ALREADY = ("su", "longrope", "llama3", "default")
 _WINDOWED = ("sliding_attention", "chunked_attention")
+# What transformers makes of a text part that leaves these out is a number of its own, and not what
+# follows from other keys. transformers writes such a part without all that is as by default.
+_OWN = {
+    "num_key_value_heads": ("gemma", "llama4", "ministral3", "mistral", "qwen"),
+    "head_dim": ("gemma", "llama4", "ministral3", "qwen3"),
+}
+# One layer of so many has full attention where neither the pattern nor the layers are told.
+_PATTERNS = {"gemma2": 2, "gemma3_text": 6, "gemma3n_text": 5}
+_LONGEST = "max_position_embeddings"
+_LIMIT_S = 180.0
+
+
+_TEXTS = ("text_config", "llm_config")
+_NEEDED = {
+    "num_hidden_layers": ("num_hidden_layers", "n_layer", "num_layers"),
+    "num_attention_heads": ("num_attention_heads", "n_head"),
+    "hidden_size": ("hidden_size", "n_embd", "d_model"),
+    _LONGEST: (_LONGEST, "n_positions", "max_sequence_length"),
+}
 
 
 class LeftOutError(KvpatchError):
@@ -75,8 +95,13 @@ class Model:
     least_weights: int = 0
 
 
-def read_model(path: Path) -> Model:
+def read_model(path: Path, *, longest: int | None = None, python: Path | None = None) -> Model:
     """Read a ``config.json`` or that of a folder.
+
+    Args:
+        path: the file or the folder.
+        longest: tokens of the longest prompt, where the configuration leaves that out.
+        python: an interpreter with transformers, asked for what the configuration leaves out.
 
     Raises:
         LeftOutError: ``model-left-out`` (exit 2): it is one, without all that is needed.
@@ -100,11 +125,23 @@ def read_model(path: Path) -> Model:
         if not isinstance(data, dict):
             raise ValueError("it is no JSON object")
         name = str(data.get("_name_or_path") or file.resolve().parent.name)
-        return parse_model(data, Path(name).name or name)
+        name = Path(name).name or name
+        try:
+            return parse_model(data, name, longest)
+        except KeyError as error:
+            if not data.get("model_type"):
+                raise
+            keys, problem = error.args, ""
+        if python is not None:
+            answer = probe("config_probe", [str(file)], limit=_LIMIT_S, python=python)
+            problem = answer.problem or str((answer.facts or {}).get("problem", ""))
+            if answer.facts and not problem:
+                return parse_model(filled(data, answer.facts), name, longest)
+        raise _left_out(file, data, keys, problem)
     except (ValueError, KeyError, TypeError, RecursionError, AttributeError) as error:
-        if isinstance(error, KeyError) and data.get("model_type"):
-            raise _left_out(file, data, error.args[0]) from None
-        told = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        told = str(error)
+        if isinstance(error, KeyError):
+            told = f"it has no {', '.join(map(repr, error.args))}"
         raise KvpatchError(
             "bad-model",
             f"{file} is not a model's configuration: {told}",
@@ -113,14 +150,29 @@ def read_model(path: Path) -> Model:
         ) from None
 
 
-def _left_out(file: Path, data: Mapping[str, Any], key: str) -> LeftOutError:
+def _left_out(
+    file: Path, data: Mapping[str, Any], keys: tuple[str, ...], problem: str
+) -> LeftOutError:
+    asked = f"; the target's can't be asked: {problem}" if problem else ""
     found = LeftOutError(
         "model-left-out",
-        f"{file} leaves out {key}, which transformers fills in for {data['model_type']!a}",
-        "write it in; transformers' AutoConfig.from_pretrained on that folder tells the value",
+        f"{file} leaves out {', '.join(keys)}, which transformers fills in for "
+        f"{data['model_type']!a}",
+        "write it in; transformers' AutoConfig.from_pretrained on that folder tells the value"
+        + asked,
         ExitCode.USAGE,
     )
     found.architecture = _architecture(data)
+    return found
+
+
+def filled(data: Mapping[str, Any], whole: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A configuration with what it leaves out, as transformers has it."""
+    found = {**whole, **{key: value for key, value in data.items() if value is not None}}
+    for name in _TEXTS:
+        part, rest = data.get(name), whole.get(name)
+        if isinstance(part, dict) and isinstance(rest, dict):
+            found[name] = filled(part, rest)
     return found
 
 
@@ -135,18 +187,26 @@ def served(path: Path) -> Path:
     return Path(os.path.abspath(folder))  # noqa: PTH100
 
 
-def parse_model(data: Mapping[str, Any], name: str) -> Model:
+def parse_model(data: Mapping[str, Any], name: str, longest: int | None = None) -> Model:
     """The model that a configuration describes.
 
+    Args:
+        data: the configuration.
+        name: of the model.
+        longest: as for :func:`read_model`.
+
     Raises:
-        KeyError, ValueError, TypeError: what it lacks, or has wrong.
+        KeyError: all that it lacks, as the exception's arguments.
+        ValueError, TypeError: what it has wrong.
     """
-    text = data.get("text_config") or data.get("llm_config") or data
+    text = next((data[key] for key in _TEXTS if data.get(key)), data)
     if not isinstance(text, dict):
         raise ValueError("its text_config is no JSON object")
-    layers = _count(text, "num_hidden_layers", "n_layer", "num_layers")
-    heads = _count(text, "num_attention_heads", "n_head")
-    hidden = _count(text, "hidden_size", "n_embd", "d_model")
+    if longest is not None and not any(text.get(key) is not None for key in _NEEDED[_LONGEST]):
+        text = {**text, _LONGEST: longest}
+    if lacking := _lacking(text, part=text is not data):
+        raise KeyError(*lacking)
+    layers, heads, hidden, longest = (_count(text, *names) for names in _NEEDED.values())
     kv_heads = text.get("num_key_value_heads") or text.get("num_kv_heads")
     if kv_heads is None:
         kv_heads = 1 if text.get("multi_query") else heads
@@ -158,7 +218,6 @@ def parse_model(data: Mapping[str, Any], name: str) -> Model:
     window = int(text.get("sliding_window") or text.get("attention_chunk_size") or 0)
     windowed = sum(kind in _WINDOWED for kind in kinds) if window else 0
     attending = sum(kind in _ATTENTION for kind in kinds)
-    longest = _count(text, "max_position_embeddings", "n_positions", "max_sequence_length")
     scaling = text.get("rope_scaling") or text.get("rope_parameters") or {}
     rope = str(scaling.get("rope_type") or scaling.get("type") or "") if scaling else ""
     dtype = text.get("torch_dtype") or text.get("dtype") or data.get("torch_dtype")
@@ -179,6 +238,20 @@ def parse_model(data: Mapping[str, Any], name: str) -> Model:
         most=max(longest, _stretched(text, scaling, rope, longest)),
         least_weights=least(text, layers=attending, heads=heads, kv_heads=int(kv_heads), head=head),
     )
+
+
+def _lacking(text: Mapping[str, Any], *, part: bool) -> list[str]:
+    """The needed keys that a configuration leaves out; ``part``: it is one inside of another."""
+    found = [key for key, names in _NEEDED.items() if all(text.get(name) is None for name in names)]
+    if text.get("kv_lora_rank") or text.get("multi_query"):
+        return found
+    kind = str(text.get("model_type") or "") if part else ""
+    for key, kinds in _OWN.items():
+        given = text.get(key) or (key == "num_key_value_heads" and text.get("num_kv_heads"))
+        # Where one is left out as by default, so are the others.
+        if not given and ((found and part) or kind.startswith(kinds)):
+            found.append(key)
+    return found
 
 
 def _stretched(text: Mapping[str, Any], scaling: Any, rope: str, longest: int) -> int:
@@ -222,7 +295,8 @@ def _kinds(text: Mapping[str, Any], layers: int) -> list[str]:
             for place in range(layers)
         ]
     window = text.get("sliding_window") and text.get("use_sliding_window", True)
-    if window and (every := text.get("sliding_window_pattern")):
+    pattern = text.get("sliding_window_pattern") or _PATTERNS.get(str(text.get("model_type")))
+    if window and (every := pattern):
         return [
             "full_attention" if (place + 1) % int(every) == 0 else "sliding_attention"
             for place in range(layers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from .env_format import variables
 from .fsops import Disk
 from .host import Where
 from .kv_size import width_of
-from .made_for import made_for
+from .made_for import MadeFor, made_for
 from .model_config import LeftOutError, Model, read_model, served
 from .outcome import ExitCode, KvpatchError, Report
 from .place import lasting, options, quoted
@@ -86,7 +86,7 @@ def run_profile(where: Where, disk: Disk, name: str, asked: Asked) -> Report:
     pair = replace(found.pair, ranks=asked.tp, by_layer=_by_layer(schema, changes))
     model, told = None, ""
     if asked.model is not None:
-        model = _model(asked.model, template, found.taken)
+        model = _model(asked.model, template, found, asked.max_model_len)
         told = model_fit.refuse(template, pair, model, found.taken)
     dtype = model_fit.dtype_of(template, model)
     wanted = Wanted(
@@ -151,11 +151,16 @@ def _checked(where: Where, asked: Asked) -> tuple[str, ...]:
     return (*lasting(named), *(word for name, one in releases if one for word in (name, one)))
 
 
-def _model(path: Path, template: Template, taken: Callable[[], Sequence[str]]) -> Model:
+def _model(path: Path, template: Template, found: MadeFor, longest: int | None) -> Model:
+    python = found.programs / "python" if found.programs else None
     try:
-        return read_model(path)
+        return read_model(path, longest=longest, python=python)
     except LeftOutError as error:
-        model_fit.refuse_class(template, error, served(path).name, taken)
+        model_fit.refuse_class(template, error, served(path).name, found.taken)
+        if "max_position_embeddings" in error.message:
+            error.hint += "; --max-model-len stands in for max_position_embeddings"
+        if python is None:
+            error.hint += "; with --python PYTHON the transformers there is asked"
         raise
     except KvpatchError as error:
         if error.code == "no-model":

@@ -16,7 +16,7 @@ from .curing import pair_on
 from .fsops import Disk
 from .host import Host, Where, open_host
 from .launch import Launch, server_of
-from .model_config import Model, read_model
+from .model_config import LeftOutError, Model, read_model
 from .model_runner import built_for_cpu
 from .outcome import KvpatchError
 from .process_path import compared, config_of
@@ -42,7 +42,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class Subject:
-    """The host, with what several checks look at; ``template`` is of the profile that is meant."""
+    """The host, with what several checks look at; ``template`` is of the profile that is meant.
+
+    ``left_out`` says why there is no ``model``, though one was named.
+    """
 
     host: Host
     lmcache: Version
@@ -56,6 +59,7 @@ class Subject:
     launch: Launch | None = None
     config_at: str = ""
     model: Model | None = None
+    left_out: LeftOutError | None = None
 
     @property
     def python(self) -> Path | None:
@@ -82,8 +86,8 @@ def subject_of(where: Where, disk: Disk, asked: Asked) -> Subject:
         KvpatchError: exit 2 for a model that is none; 4 where there is no LMCache, or a file named
             can't be read.
     """
-    model = None if asked.model is None else read_model(asked.model)
     host = open_host(where, disk, needs="lmcache")
+    model, left_out = _model(asked.model, host)
     found, beside = host.tree.package("lmcache"), host.tree.package("vllm")
     if found is None:
         raise RuntimeError("LMCache was located, and then was not")
@@ -144,7 +148,19 @@ def subject_of(where: Where, disk: Disk, asked: Asked) -> Subject:
         launch,
         config_at,
         model,
+        left_out,
     )
+
+
+def _model(named: Path | None, host: Host) -> tuple[Model | None, LeftOutError | None]:
+    """The model; or why not all of it is known, which keeps nothing else from being examined."""
+    if named is None:
+        return None, None
+    found = host.environment.interpreter
+    try:
+        return read_model(named, python=found.executable if found else None), None
+    except LeftOutError as error:
+        return None, error
 
 
 def _template(asked: Asked, file: YamlFile, values: Mapping[str, Any]) -> Template:

@@ -156,6 +156,23 @@ def test_a_configuration_is_linted_and_its_model_looked_at(site: Path, tmp_path:
     assert found["separator"]["state"] == "not checked"
 
 
+def test_a_model_that_leaves_values_out_is_judged_by_its_class_in_a_whole_report(
+    site: Path, tmp_path: Path
+) -> None:
+    config = {"architectures": ["Gemma3"], "model_type": "gemma3", "num_hidden_layers": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ended = kvpatch("doctor", "--site", site, "--model", tmp_path, "--json")
+    found = rows(ended)
+    assert (ended.code, found["model"]["state"]) == (1, "fail")
+    assert "does not blend Gemma3" in found["model"]["reason"]
+    assert found["config.json"]["state"] == found["separator"]["state"] == "not checked"
+    for name in ("native-offload", "cpu-offload"):
+        more = ("--profile", name, "--model", tmp_path, "--json")
+        found = rows(kvpatch("doctor", "--site", site, *more))
+        assert found["config.json"]["state"] == "not checked"
+        assert "model" not in found
+
+
 def test_a_running_process_tells_what_its_variables_and_flags_are(
     site: Path, tmp_path: Path
 ) -> None:

@@ -9,10 +9,11 @@ from kvpatch.diagnosis import State
 from kvpatch.model_checks import (
     check_layers_check,
     fit_check,
+    left_out_checks,
     model_checks,
     separator_check,
 )
-from kvpatch.model_config import parse_model
+from kvpatch.model_config import LeftOutError, parse_model
 from kvpatch.probe import Answer
 from kvpatch.templates import load
 
@@ -49,6 +50,16 @@ def test_a_model_is_not_held_against_blending_where_nothing_blends() -> None:
     mixed = parse_model({**PLAIN, "layer_types": ["mamba", "attention"]}, "m")
     assert fit_check(mixed, load("cpu-offload")).state is State.WARN
     assert fit_check(mixed, load("mp-cache")).state is State.OK
+
+
+def test_of_a_model_that_leaves_values_out_the_class_is_judged_and_the_rest_not_checked() -> None:
+    error = LeftOutError("model-left-out", "it leaves out head_dim", "write it in")
+    error.architecture = "Gemma3ForConditionalGeneration"
+    fails, rest = left_out_checks(error, TAKEN)
+    assert (fails.name, fails.state) == ("model", State.FAIL)
+    assert (rest.state, rest.reason, rest.todo) == (State.NOT_CHECKED, error.message, error.hint)
+    # A profile that does not blend takes any class.
+    assert [*left_out_checks(error, ())] == [rest]
 
 
 def test_a_model_that_a_newer_lmcache_blends_names_that_release() -> None:

@@ -102,6 +102,20 @@ def test_a_model_that_leaves_values_to_transformers_is_refused_by_its_class_firs
     assert told in ended.error["message"]
 
 
+def test_a_model_that_leaves_out_its_length_alone_is_taken_with_the_one_that_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    short = {key: value for key, value in LLAMA.items() if key != "max_position_embeddings"}
+    (tmp_path / "config.json").write_text(json.dumps({**short, "model_type": "llama"}))
+    asked = ("profile", "cpu-offload", *PAIR, "--model", tmp_path)
+    hint = kvpatch(*asked, "--json").error["hint"]
+    assert "--max-model-len stands in for max_position_embeddings" in hint
+    assert "--python" in hint
+    ended = kvpatch(*asked, "--max-model-len", "32768", "--json")
+    assert (ended.code, ended.data["numbers"]["cpu_gib"]) == (0, 16)
+    assert not any("max-model-len" in one for one in ended.data["warnings"])
+
+
 @pytest.mark.parametrize("name", ["gds", "gds-blend", "blend", "cpu-offload"])
 def test_the_numbers_come_from_the_model_with_their_formula(name: str, model: Path) -> None:
     gds = ("--gds-path", "/mnt/nvme") if name.startswith("gds") else ()

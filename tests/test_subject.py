@@ -54,6 +54,18 @@ def test_what_was_named_counts_and_blending_where_nothing_was(site: Path) -> Non
     assert (alone.pair.lmcache, str(alone.pair.vllm)) == (None, "0.32.0")
 
 
+def test_a_model_that_leaves_values_out_keeps_nothing_else_from_being_examined(
+    site: Path, tmp_path: Path
+) -> None:
+    config = {"architectures": ["Gemma3"], "model_type": "gemma3", "num_hidden_layers": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = examined(site, profile="gds-blend", model=tmp_path)
+    assert found.model is None
+    assert found.left_out is not None
+    assert found.left_out.architecture == "Gemma3"
+    assert found.values["enable_blending"] is True
+
+
 def test_a_profile_is_made_for_the_model_that_was_named(site: Path, tmp_path: Path) -> None:
     model = {
         "architectures": ["LlamaForCausalLM"],
