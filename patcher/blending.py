@@ -37,13 +37,20 @@ EDITED = frozenset(
         "GdsBackend._load_bytes_from_disk_with_memory",
         "GdsBackend._batched_get_blocking_by_thread_pool_impl",
         "GdsBackend.insert_key",
+        "LocalDiskBackend.submit_put_task",
         "allocate_and_copy_objects",
         "LMCacheEngine.retrieve_layer",
     }
 )
 """The functions of LMCache that patches edit; all else is the released text."""
 
-ADDED = frozenset({"GdsBackend.batched_contains", "GdsBackend.batched_get_non_blocking"})
+ADDED = frozenset(
+    {
+        "GdsBackend.batched_contains",
+        "GdsBackend.batched_get_non_blocking",
+        "LocalDiskBackend.batched_contains",
+    }
+)
 """The methods that patches add to classes of LMCache."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

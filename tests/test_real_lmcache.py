@@ -41,7 +41,8 @@ EDGES = ["0.3.3", "0.3.9.post2", "0.4.4", "0.5.3", FINAL[-1]]
 
 def _expected(release: str, vllm: str) -> dict[str, Outcome]:
     """What each patch comes to, by the releases alone."""
-    lmcache = Version(Version(release).base_version)
+    # A pre-release is taken as its final one; a post release comes after it.
+    lmcache = max(Version(release), Version(Version(release).base_version))
     pair = Version(vllm)
     ranges = {
         "KV003": ("0.3.3", "99", "0"),
@@ -55,6 +56,7 @@ def _expected(release: str, vllm: str) -> dict[str, Outcome]:
         "KV011": ("0.3.10", "0.4.5", "0"),
         "KV012": ("0.3.3", "99", "0"),
         "KV013": ("0.3.4", "0.5.7", "0"),
+        "KV014": ("0.3.10.post1", "99", "0"),
     }
     found = {}
     for patch_id, (first, end, since) in ranges.items():
