@@ -16,6 +16,7 @@ _RATIO = 0.15
 _CORRUPT = (Version("0.3.7"), Version("0.5.4rc3"))
 _CURABLE = (Version("0.4.4"), Version("0.5.7.dev0"))
 """First release that the patch KV009 is made for, and the first that it is not."""
+_FOR_DISK = "KV014"
 _APPLY = "run `kvpatch apply`"
 _PLACEHOLDER = "/dev/null"
 
@@ -124,7 +125,8 @@ def patches(context: Context) -> Iterator[Finding]:
     if context.absence is None:
         return
     found = context.absence()
-    missing = [one for one in found.patches if needs in (None, one)]
+    named = [one for one in found.patches if one != _FOR_DISK or context.disk]
+    missing = [one for one in named if needs in (None, one)]
     if missing:
         message = f"here patches {for_what} are missing ({', '.join(missing)})"
         yield context.found(rules.PATCHES, message, key, todo=_APPLY)

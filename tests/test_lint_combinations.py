@@ -81,6 +81,23 @@ def test_blending_on_a_host_that_lacks_patches_is_a_warning(
     assert off.findings == ()
 
 
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("", "(KV003)"),
+        ("local_disk: /mnt/kv/\n", "(KV003)"),
+        ("local_disk: /mnt/kv/\nmax_local_disk_size: 5\n", "(KV003, KV014)"),
+    ],
+)
+def test_the_patch_for_chunks_on_disk_is_asked_for_where_they_go_there(
+    more: str, told: str
+) -> None:
+    around = Surroundings(absence=lambda: Absence(("KV003", "KV014")))
+    found = lint(parse_yaml(BLEND + more), schema(NEWEST), key_history.load(), around).findings
+    (only_one,) = [one for one in found if one.rule is rules.PATCHES]
+    assert told in only_one.message
+
+
 @pytest.mark.parametrize("absent", [None, Absence(), Absence((), unsure=True), Absence(("KV003",))])
 @pytest.mark.parametrize(
     ("vllm", "lmcache"), [("0.32.0", "0.4.5"), ("0.32.0", "0.5.6"), ("0.11.0", "0.3.3")]
