@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 
 from packaging.version import Version
 
@@ -73,9 +74,14 @@ def find(root: ast.AST | None, pattern: str) -> list[ast.AST]:
     """Every node below the root that is the pattern, one expression or one statement."""
     if root is None:
         return []
-    (wanted,) = ast.parse(textwrap.dedent(pattern)).body
-    target: ast.AST = wanted.value if isinstance(wanted, ast.Expr) else wanted
+    target = _parsed(pattern)
     return [node for node in ast.walk(root) if matches(target, node)]
+
+
+@cache
+def _parsed(pattern: str) -> ast.AST:
+    (wanted,) = ast.parse(textwrap.dedent(pattern)).body
+    return wanted.value if isinstance(wanted, ast.Expr) else wanted
 
 
 def as_written(found: ast.AST | None, source: str) -> bool:
