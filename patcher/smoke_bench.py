@@ -24,6 +24,7 @@ CODE = (
     "smoke_chunks.py",
     "smoke_cuda.py",
     "smoke_cufile.py",
+    "smoke_filler.py",
     "smoke_harness.py",
     "smoke_imports.py",
     "smoke_layout.py",

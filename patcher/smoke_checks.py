@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from .smoke_measure import Answer, Measured, Start, Verdict, failure
+from .smoke_measure import Measured, Start, Verdict, failure, found_and_within, within
 from .smoke_reuse import emptied, moved, reused, written
+from .smoke_together import together
 
 SCALED_KEYS = 1e-2
 # What blending costs is for whoever pays it to judge.
@@ -74,6 +75,8 @@ MEANS = {
     "twice": "the same prompt again is answered otherwise, although nothing moved",
     "permutation": "a prompt whose chunks are all cached, in another order, goes wrong",
     "new-chunk": "a prompt with one new chunk among cached ones goes wrong",
+    "together": "a prompt that vLLM computes over several steps, as chunked prefill does with long "
+    "or many ones, ends the engine, is answered wrongly or isn't stored whole",
     "one-token": "a prompt of one token goes wrong",
     "layerwise": "LMCache goes wrong layer by layer even without blending, so blending isn't at "
     "fault",
@@ -130,8 +133,8 @@ def blender(measured: Measured) -> Verdict:
 
 
 def answers(measured: Measured) -> Verdict:
-    """Whether every request was answered."""
-    done = measured.blend.done
+    """Whether every request was answered that was sent alone."""
+    done = measured.blend.alone
     count = len(measured.blend.answers)
     seen = f"{count} requests" if done else f"{count} requests, then {failure(measured.blend)}"
     return done, count, None, seen
@@ -168,7 +171,7 @@ def hit(measured: Measured) -> Verdict:
 def layers(measured: Measured) -> Verdict:
     """Whether the blender ran for every layer of every request that hit."""
     count = int(measured.blend.result.get("engine", {}).get("layers", 0))
-    hits = [a for a in measured.blend.answers if a.get("retrieved")]
+    hits = [a for a in measured.undivided() if a.get("retrieved")]
     least = min((len(set(a.get("layers") or ())) for a in hits), default=0)
     return least == count > 0, least, count, f"{least} of {count} layers in {len(hits)} requests"
 
@@ -176,7 +179,7 @@ def layers(measured: Measured) -> Verdict:
 def oracle(measured: Measured) -> Verdict:
     """At ratio 1, separators filled in: the answers without cache, up to rounding."""
     found = measured.blended("reordered-", ratio=1.0, fill=True)
-    ok, most, limit, seen = _within(measured, found)
+    ok, most, limit, seen = within(measured, found)
     if ok is False:
         seen += f"; {wrong_keys(measured)}"
     return ok, most, limit, seen
@@ -202,7 +205,7 @@ def wrong_keys(measured: Measured) -> str:
 def separators(measured: Measured) -> Verdict:
     """As LMCache leaves them: no zeros at the configured ratio, and at ratio 1 no other answers."""
     found = measured.blended("reordered-", ratio=1.0, fill=False)
-    ok, most, limit, seen = _within(measured, found)
+    ok, most, limit, seen = within(measured, found)
     empty = emptied(measured)
     return ok and not empty, most, limit, f"{seen}; {empty}" if empty else seen
 
@@ -222,23 +225,23 @@ def gap(measured: Measured) -> Verdict:
 
 def twice(measured: Measured) -> Verdict:
     """The same prompt again, at the configured ratio."""
-    return _within(measured, measured.blended("twice"))
+    return within(measured, measured.blended("twice"))
 
 
 def permutation(measured: Measured) -> Verdict:
     """Everything cached, in another order: found whole, and the oracle holds."""
-    return _found_and_within(measured, "permutation")
+    return found_and_within(measured, "permutation")
 
 
 def new_chunk(measured: Measured) -> Verdict:
     """One new chunk: what stands before it is found, and the oracle holds."""
-    return _found_and_within(measured, "new-chunk")
+    return found_and_within(measured, "new-chunk")
 
 
 def one_token(measured: Measured) -> Verdict:
     """A prompt of one token, which is shorter than a separator."""
     found = measured.blended("one-token")
-    ok, most, limit, seen = _within(measured, found)
+    ok, most, limit, seen = within(measured, found)
     longest = max((float(a.get("seconds") or 0.0) for a in found), default=0.0)
     return ok, most, limit, f"{seen}; answered in {longest:.1f} s"
 
@@ -251,7 +254,7 @@ def layerwise(measured: Measured) -> Verdict:
     again = [a for a in start.answers if a.prompt == "twice"]
     got = min((int(a.get("retrieved") or 0) for a in again), default=0)
     whole = start.length("twice") // measured.chunk_size * measured.chunk_size
-    ok, most, limit, seen = _within(measured, again)
+    ok, most, limit, seen = within(measured, again)
     told = f"retrieved {got} tokens, in whole chunks {whole}; {seen}"
     return ok and got >= whole > 0, most, limit, told
 
@@ -273,24 +276,9 @@ def gds(measured: Measured) -> Verdict:
         return None, None, None, "not asked for (--gds)"
     found = measured.blended("reordered-")
     got = min((int(a.get("retrieved") or 0) for a in found), default=0)
-    if not measured.blend.done:
+    if not measured.blend.alone:
         return False, got, None, failure(measured.blend)
     return got > 0, got, 1, f"{got} tokens came from files another process wrote"
-
-
-def _found_and_within(measured: Measured, prompt: str) -> Verdict:
-    found = measured.blended(prompt)
-    got = min((int(a.get("retrieved") or 0) for a in found), default=0)
-    wanted = measured.blend.cached(prompt)
-    ok, most, limit, seen = _within(measured, found)
-    return ok and got >= wanted, most, limit, f"retrieved {got} of {wanted}; {seen}"
-
-
-def _within(measured: Measured, found: Sequence[Answer]) -> Verdict:
-    if not found:
-        return False, None, None, "it was never answered"
-    most, limit = max(measured.off(a).most for a in found), measured.tolerance
-    return most <= limit, most, limit, f"largest difference {most:.2g} nats, allowed {limit:.2g}"
 
 
 _CHAIN = (
@@ -310,6 +298,7 @@ _CHAIN = (
     ("twice", ("layers",), twice),
     ("permutation", ("oracle",), permutation),
     ("new-chunk", ("oracle",), new_chunk),
+    ("together", ("oracle",), together),
     ("one-token", ("answers",), one_token),
     ("layerwise", (), layerwise),
     ("untouched", (), untouched),

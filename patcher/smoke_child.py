@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +183,11 @@ def work(run: Run) -> None:
         run.result["engine"]["kv_shape"] = run.harness.layout.shape
     if order.get("originals"):
         again(run, prompts)
+    if order.get("together"):
+        # The last, because the engine may die of it.
+        run.stage("together")
+        for step in order["together"]:
+            serve(run, prompts[step["prompt"]]["tokens"], step, prompts["filler"]["tokens"])
 
 
 def start(run: Run, wanted: dict[str, Any], stage: str = "start") -> None:
@@ -243,8 +248,11 @@ def settle(folder: str) -> None:
         before = now
 
 
-def serve(run: Run, tokens: list[int], step: dict[str, Any]) -> None:
-    """Send one prompt and write down the whole distribution of the next token."""
+def serve(run: Run, tokens: list[int], step: dict[str, Any], filling: Sequence[int] = ()) -> None:
+    """Send one prompt and write down the whole distribution of the next token.
+
+    A step with ``spare`` sends a prompt of the tokens ``filling`` before it, at the same time.
+    """
     import torch
     from vllm import SamplingParams
 
@@ -258,11 +266,25 @@ def serve(run: Run, tokens: list[int], step: dict[str, Any]) -> None:
         witness.set_ratio(step["ratio"])
     jitter = Jitter(run.engine, step["jitter"]) if step.get("jitter") else None
     sampling = SamplingParams(temperature=0.0, max_tokens=1, logprobs=-1)
+    sent = [tokens]
+    parts = None
+    if step.get("spare"):
+        import smoke_filler
+
+        budget = run.order["engine"]["max_num_batched_tokens"]
+        sent.insert(0, smoke_filler.filler(list(filling), budget, step["spare"]))
+        parts = smoke_filler.Parts(worker_runner(run.engine))
+    witness.beside = sent[0] if parts else []
     begin = time.monotonic()
-    [output] = run.engine.generate([{"prompt_token_ids": tokens}], sampling, use_tqdm=False)
+    outputs = run.engine.generate(
+        [{"prompt_token_ids": one} for one in sent], sampling, use_tqdm=False
+    )
     seconds = time.monotonic() - begin
+    output = outputs[-1]
     if jitter is not None:
         jitter.remove()
+    if parts is not None:
+        parts.remove()
     witness.end()
     first = output.outputs[0].logprobs[0]
     values = torch.tensor([first[token].logprob for token in sorted(first)])
@@ -272,6 +294,7 @@ def serve(run: Run, tokens: list[int], step: dict[str, Any]) -> None:
         "token": output.outputs[0].token_ids[0],
         "logprobs": base64.b64encode(values.numpy().astype("<f4").tobytes()).decode("ascii"),
         **witness.now,
+        **({"parts": parts.seen} if parts else {}),
     }
     if step.get("store") and witness.cache is not None:
         if run.order["gds"]:
@@ -312,15 +335,21 @@ class Jitter:
             hook.remove()
 
 
+def worker_runner(engine: Any) -> Any:
+    """The model runner of the only worker, which runs in this process."""
+    [runner] = engine.collective_rpc(lambda worker: worker.model_runner)
+    return runner
+
+
 def worker_model(engine: Any) -> Any:
     """The bare model of the only worker, which runs in this process."""
-    [runner] = engine.collective_rpc(lambda worker: worker.model_runner)
+    runner = worker_runner(engine)
     return runner.get_model() if hasattr(runner, "get_model") else runner.model
 
 
 def facts(engine: Any) -> dict[str, Any]:
     """What this engine is made of, in the names of its classes."""
-    [runner] = engine.collective_rpc(lambda worker: worker.model_runner)
+    runner = worker_runner(engine)
     config = engine.llm_engine.vllm_config
     model = worker_model(engine)
     attention = getattr(model, "model", model).layers[0].self_attn.attn

@@ -9,6 +9,8 @@ from typing import Any
 
 # Rounding is told apart from error by what rounding was seen to do, times this.
 SAFETY = 4.0
+# Prompts that are others under a name of their own.
+SAME = {"twice": "store", "together-inside": "reordered-0", "together-after": "new-chunk"}
 # Whether it holds (None: not checked), what was found, what is allowed, and that in words.
 Verdict = tuple[bool | None, object, object, str]
 
@@ -41,6 +43,11 @@ class Start:
     def done(self) -> bool:
         """Whether it did all that was ordered."""
         return self.code == 0 and self.result.get("stage") == "done"
+
+    @property
+    def alone(self) -> bool:
+        """Whether it answered all that was sent alone, whatever came after that."""
+        return self.done or self.result.get("stage") == "together"
 
     @property
     def up(self) -> bool:
@@ -140,7 +147,7 @@ class Measured:
 
     def cold(self, prompt: str) -> Sequence[float] | None:
         """The next token's log-probs without any cache."""
-        name = "store" if prompt == "twice" else prompt
+        name = SAME.get(prompt, prompt)
         for answer in self.reference.answers:
             plain = not answer.get("jitter") and not answer.get("originals")
             if answer.prompt == name and plain:
@@ -178,6 +185,10 @@ class Measured:
             and all(answer.get(name) == value for name, value in facts.items())
         ]
 
+    def undivided(self) -> list[Answer]:
+        """The blending engine's answers to prompts that were computed in one step."""
+        return [a for a in self.blend.answers if not a.prompt.startswith("together-")]
+
     def gaps(self) -> list[Gap]:
         """What each recompute ratio costs, in the order of the ratios."""
         asked = {(bool(a.get("fill")), float(a.get("ratio"))) for a in self.blended(sweep=True)}
@@ -194,6 +205,23 @@ class Measured:
             math.fsum(one.divergence for one in found) / count,
             sum(one.same_first for one in found) / count,
         )
+
+
+def within(measured: Measured, found: Sequence[Answer]) -> Verdict:
+    """Whether these answers are those without cache, up to rounding."""
+    if not found:
+        return False, None, None, "it was never answered"
+    most, limit = max(measured.off(a).most for a in found), measured.tolerance
+    return most <= limit, most, limit, f"largest difference {most:.2g} nats, allowed {limit:.2g}"
+
+
+def found_and_within(measured: Measured, prompt: str) -> Verdict:
+    """The same of one prompt's, and whether all that is cached of it was retrieved."""
+    found = measured.blended(prompt)
+    got = min((int(a.get("retrieved") or 0) for a in found), default=0)
+    wanted = measured.blend.cached(prompt)
+    ok, most, limit, seen = within(measured, found)
+    return ok and got >= wanted, most, limit, f"retrieved {got} of {wanted}; {seen}"
 
 
 def failure(start: Start) -> str:

@@ -55,7 +55,8 @@ class Orders:
         elif self.cpu:
             # The layout of vLLM's cache is learnt from what vLLM writes, before any loading.
             steps = wanted.first_steps() + steps
-        return Engine("blend", self._connected(steps), self._blending())
+        order = {**self._connected(steps), "together": wanted.together_steps(self.settings)}
+        return Engine("blend", order, self._blending())
 
     def layerwise(self) -> Engine:
         """The control: the same configuration without blending and without GDS."""

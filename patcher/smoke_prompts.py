@@ -71,6 +71,14 @@ def build(tokenizer: Any, separator: str, least: int, seed: int) -> dict[str, di
             "tokens": joined(*picked(order), asked),
             "cached": whole,
         }
+    # For steps that end inside a prompt; the first two are cut behind what is cached of them.
+    prompts["together-inside"] = prompts["reordered-0"]
+    prompts["together-after"] = prompts["new-chunk"]
+    chunks = [text(tokenizer, source, each + 7 * number) for number in range(CHUNKS)]
+    whole = len(start) + sum(map(len, chunks))
+    prompts["together-store"] = {"tokens": joined(*picked(STORED), question), "cached": 0}
+    prompts["together-reordered"] = {"tokens": joined(*picked(ORDERS[0]), asked), "cached": whole}
+    prompts["filler"] = {"tokens": text(tokenizer, source, each), "cached": 0}
     return prompts
 
 

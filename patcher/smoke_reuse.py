@@ -19,7 +19,7 @@ PARTS = {
 
 def reused(measured: Measured) -> Verdict:
     """Whether the asked share of rows was computed anew, no more and no less, and that shows."""
-    found = [a for a in measured.blend.answers if a.get("retrieved") and a.get("ratio") is not None]
+    found = [a for a in measured.undivided() if a.get("retrieved") and a.get("ratio") is not None]
     below = [a for a in found if a.get("ratio") < 1]
     if not below:
         return None, None, None, "not checked: no ratio below 1 was asked for"

@@ -190,6 +190,7 @@ def engine(
 def reference_steps() -> list[dict[str, Any]]:
     """Every prompt without any cache, some of them with rounding errors put in."""
     names = ("store", "permutation", "new-chunk", *REORDERED)
+    names += ("together-store", "together-reordered")
     shaken = [{"prompt": name, "jitter": seed} for name in REORDERED for seed in SHAKES]
     return [*({"prompt": name} for name in names), *shaken, {"prompt": "one-token"}]
 
@@ -218,6 +219,22 @@ def blend_steps(ratio: float, ratios: Sequence[float]) -> list[dict[str, Any]]:
     # Once more, where no time is taken: what becomes of separators that nothing fills in.
     steps.append({"prompt": REORDERED[0], "ratio": ratio, "fill": False, "compare": True})
     return [*steps, {"prompt": "one-token"}]
+
+
+def together_steps(asked: Settings) -> list[dict[str, Any]]:
+    """What the blending engine is asked last, for it may die of it.
+
+    ``spare`` is how many tokens of a step's budget another prompt leaves: half of what is stored,
+    so that a chunk is cut; one token behind what is loaded, where LMCache rounds down to whole
+    chunks and so into what is loaded; and so many that it does not.
+    """
+    loaded = {"ratio": 1.0, "fill": True}
+    return [
+        {"prompt": "together-store", "store": True, "spare": asked.least // 2, **loaded},
+        {"prompt": "together-reordered", **loaded},
+        {"prompt": "together-after", "spare": asked.chunk_size, **loaded},
+        {"prompt": "together-inside", "spare": 1, **loaded},
+    ]
 
 
 def layerwise_steps() -> list[dict[str, Any]]:

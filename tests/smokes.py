@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from kvpatch.smoke_measure import Answer, Measured, Start
-from kvpatch.smoke_settings import REORDERED, blend_steps, layerwise_steps, reference_steps
+from kvpatch.smoke_settings import (
+    REORDERED,
+    basic,
+    blend_steps,
+    layerwise_steps,
+    reference_steps,
+    settings,
+    together_steps,
+)
 
 COLD = tuple(math.log(share) for share in (0.5, 0.25, 0.125, 0.125))
 ROUNDING = 1e-5
@@ -19,6 +27,10 @@ PROMPTS: dict[str, dict[str, int]] = {
     "new-chunk": {"length": 120, "cached": 50},
     "one-token": {"length": 1, "cached": 0},
     **{name: {"length": 130, "cached": 100} for name in REORDERED},
+    "together-store": {"length": 130, "cached": 0},
+    "together-reordered": {"length": 130, "cached": 100},
+    "together-after": {"length": 120, "cached": 50},
+    "together-inside": {"length": 130, "cached": 100},
 }
 EVENTS = ["registered", "connector:worker", "blender", "connector:scheduler"]
 
@@ -73,12 +85,15 @@ def reuse_of(step: dict[str, Any], length: int) -> dict[str, Any]:
 def blended(change: Any = None) -> list[Answer]:
     """What a blending engine that is right answers; ``change(step, facts)`` spoils some."""
     found = []
-    for step in [{"prompt": "store", "store": True}, *blend_steps(0.15, (0.0, 1.0))]:
+    last = together_steps(settings(basic(lambda _: True, gds_path=None)))
+    for step in [{"prompt": "store", "store": True}, *blend_steps(0.15, (0.0, 1.0)), *last]:
         cached = PROMPTS[step["prompt"]]["cached"]
         facts = {**step, "retrieved": cached, "layers": [0, 1] if cached else [], "seconds": 1}
         facts["key_error"] = 1e-7
         if cached:
             facts.update(reuse_of(step, PROMPTS[step["prompt"]]["length"]))
+        if step.get("spare"):
+            facts["parts"] = [[2048 - step["spare"], step["spare"]], [15]]
         if step["prompt"] == "store":
             facts["known"] = 130
         priced = step.get("sweep") and not step.get("fill") and step["ratio"] < 1.0

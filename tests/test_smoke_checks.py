@@ -74,6 +74,7 @@ FAULTS: dict[str, Callable[[], Measured]] = {
     "twice": lambda: measured(_where("twice", off=0.5)),
     "permutation": lambda: measured(_where("permutation", off=0.5)),
     "new-chunk": lambda: measured(_where("new-chunk", retrieved=20)),
+    "together": lambda: measured(_where("together-reordered", retrieved=60)),
     "one-token": lambda: measured(_where("one-token", off=0.5)),
     "layerwise": lambda: measured(layerwise=start("layerwise", code=1)),
     "untouched": lambda: measured(reference=reference(originals=1e-9)),

@@ -239,12 +239,23 @@ sys.modules["vllm"].SamplingParams = lambda **given: given
 class Engine:
     def generate(self, prompts, sampling, use_tqdm):
         assert (sampling["max_tokens"], sampling["logprobs"]) == (1, -1)
-        self.tokens = prompts[0]["prompt_token_ids"]
+        self.sent = [one["prompt_token_ids"] for one in prompts]
+        for one in self.sent:
+            runner.execute_model(Names(num_scheduled_tokens={"a": len(one)}))
         first = {2: Names(logprob=-2.0), 0: Names(logprob=-0.5), 1: Names(logprob=-1.0)}
-        return [Names(outputs=[Names(logprobs=[first], token_ids=[0])])]
+        answers = [Names(outputs=[Names(logprobs=[first], token_ids=[n])]) for n in range(3)]
+        return answers[: len(prompts)]
+    def collective_rpc(self, ask):
+        return [ask(Names(model_runner=runner))]
 
+class Runner:
+    def execute_model(self, scheduled):
+        pass
+
+runner = Runner()
 folder = Path(tempfile.mkdtemp())
-run = smoke_child.Run({"out": str(folder / "out.json"), "gds": True, "gds_path": "/gds"})
+run = smoke_child.Run({"out": str(folder / "out.json"), "gds": True, "gds_path": "/gds",
+                       "engine": {"max_num_batched_tokens": 8}})
 run.engine, run.witness = Engine(), Witness("", lambda *_: None, None, Names(blocks=None))
 written = []
 smoke_child.settle = written.append
@@ -252,8 +263,15 @@ run.witness.cache = Names(lookup=lambda tokens: len(tokens) * len(written))
 smoke_child.serve(run, [5, 6], {"prompt": "store", "store": True})
 entry = json.loads((folder / "out.answers").read_text())
 numbers = torch.frombuffer(bytearray(base64.b64decode(entry["logprobs"])), dtype=torch.float32)
-print(json.dumps([run.engine.tokens, entry["token"], numbers.tolist(), run.witness.storing,
-                  run.witness.fill_separators, entry["known"], written]))
+stored, filled = run.witness.storing, run.witness.fill_separators
+[alone] = run.engine.sent
+beside = []
+for step in ({"prompt": "x", "spare": 3}, {"prompt": "x"}):
+    smoke_child.serve(run, [5, 6], step, [7, 8])
+    other = json.loads((folder / "out.answers").read_text().splitlines()[-1])
+    beside.append([run.engine.sent, other["token"], other.get("parts"), run.witness.beside])
+print(json.dumps([alone, entry["token"], numbers.tolist(), stored, filled,
+                  entry["known"], written, beside]))
 """
 JITTER = """
 import json, torch
@@ -297,7 +315,16 @@ def test_an_answer_holds_the_whole_distribution_in_the_order_of_the_tokens() -> 
 
 @pytest.mark.stack
 def test_what_is_known_of_a_stored_prompt_is_asked_once_gds_has_written_it() -> None:
-    assert run_in_target(SERVE)[5:] == [2, ["/gds"]]
+    assert run_in_target(SERVE)[5:7] == [2, ["/gds"]]
+
+
+@pytest.mark.stack
+def test_a_prompt_is_sent_behind_one_that_leaves_it_part_of_a_step() -> None:
+    filler = [7, 8, 7, 8, 7]
+    assert run_in_target(SERVE)[7] == [
+        [[filler, [5, 6]], 1, [[5], [2]], filler],
+        [[[5, 6]], 0, None, []],
+    ]
 
 
 @pytest.mark.stack

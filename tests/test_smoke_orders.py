@@ -65,6 +65,14 @@ def test_ratios_asked_for_take_the_place_of_the_usual_ones(tmp_path: Path) -> No
     assert len(ratios()) > len(ratios(0.4))
 
 
+def test_only_the_blending_engine_is_sent_prompts_together_and_that_last(tmp_path: Path) -> None:
+    orders = _orders(tmp_path)
+    asked = [step["prompt"] for step in orders.blend(()).order["together"]]
+    # The one that engines were seen to die of comes after all that they live through.
+    assert (asked[0], asked[-1]) == ("together-store", "together-inside")
+    assert not any("together" in one.order for one in (orders.reference(), orders.layerwise()))
+
+
 def test_the_control_has_no_gds_and_keeps_chunks_in_memory(tmp_path: Path) -> None:
     orders = _orders(tmp_path, gds=True, fault="zero")
     control = orders.layerwise()

@@ -25,11 +25,12 @@ def _split(tokens: list[int], mark: list[int]) -> list[tuple[int, ...]]:
 def test_what_a_cache_gives_back_is_counted_without_separators(bos: bool) -> None:
     prompts = build(Bytes(bos=bos), " # # ", 280, 1)
     mark = list(b" # # ")
-    stored = set(_split(prompts["store"]["tokens"], mark))
+    of_each = {n: set(_split(prompts[n]["tokens"], mark)) for n in ("store", "together-store")}
     for name, prompt in prompts.items():
-        if name in ("store", "one-token"):
+        if name in (*of_each, "one-token", "filler"):
             assert prompt["cached"] == 0
             continue
+        stored = of_each["together-store" if name == "together-reordered" else "store"]
         got = 0
         for part in _split(prompt["tokens"], mark):
             if part not in stored:
@@ -58,6 +59,14 @@ def test_the_same_seed_gives_the_same_prompts_and_another_does_not() -> None:
     one, same, other = (build(Bytes(bos=True), " # # ", 280, seed) for seed in (1, 1, 2))
     assert one == same
     assert one != other
+
+
+def test_what_is_stored_in_parts_was_never_stored_before() -> None:
+    prompts = build(Bytes(bos=True), " # # ", 280, 1)
+    mark = list(b" # # ")
+    first, other = (_split(prompts[n]["tokens"], mark) for n in ("store", "together-store"))
+    # The start and the question are the same.
+    assert not set(first[1:-1]) & set(other[1:-1])
 
 
 def test_the_prompt_of_one_token_has_one() -> None:

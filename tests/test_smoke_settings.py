@@ -7,6 +7,7 @@ import pytest
 from kvpatch import smoke_settings as wanted
 from kvpatch.model_config import Model, read_model
 from kvpatch.outcome import ExitCode, KvpatchError
+from kvpatch.smoke_measure import SAME
 from smokes import make_model
 
 
@@ -125,7 +126,8 @@ def test_that_room_follows_what_is_asked_and_no_further_than_the_model(tmp_path:
 def test_every_prompt_that_is_blended_was_asked_without_cache_too() -> None:
     cold = {one["prompt"] for one in wanted.reference_steps() if "jitter" not in one}
     steps = wanted.store_steps() + wanted.blend_steps(0.15, (0.0,)) + wanted.layerwise_steps()
-    assert {one["prompt"] for one in steps} - {"twice"} <= cold
+    steps += wanted.together_steps(wanted.settings(wanted.basic(_all, gds_path=None)))
+    assert {SAME.get(one["prompt"], one["prompt"]) for one in steps} <= cold
 
 
 def test_only_what_is_to_be_stored_is_stored() -> None:

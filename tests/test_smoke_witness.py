@@ -30,7 +30,7 @@ class Cache:
     """Stands in for LMCache's cache engine: two of three tokens are cached."""
 
     def __init__(self) -> None:
-        self.stored: list[str] = []
+        self.stored: list[Any] = []
 
     def retrieve_layer(self, tokens: Any, mask: Any = None, **_: Any) -> Iterator[Any]:
         yield Mask([True, True, False])
@@ -341,6 +341,16 @@ def test_only_what_is_to_be_stored_is_stored(storing: bool, fault: str) -> None:
     witness.storing = storing
     next(cache.store_layer("chunks"))
     assert cache.stored == (["chunks"] if storing and not fault else [])
+
+
+def test_what_only_fills_a_step_up_is_not_stored_beside_another_prompt() -> None:
+    witness, _ = _witness()
+    cache = Cache()
+    witness.watch_cache(cache)
+    witness.beside = [*range(40)]
+    for tokens in ([*range(30)], [*range(15), 99], [], [5, 6]):
+        next(cache.store_layer(tokens))
+    assert cache.stored == [[*range(15), 99], [], [5, 6]]
 
 
 def test_a_planted_miss_strikes_after_the_store() -> None:
