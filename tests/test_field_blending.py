@@ -166,7 +166,7 @@ def test_17_every_document_of_a_smoke_has_a_separator_after_it() -> None:
     mark = [ord(letter) for letter in " # # "]
     for name, prompt in build(Letters(), " # # ", 64, 1).items():
         tokens = prompt["tokens"]
-        if name == "one-token":
+        if name in ("one-token", "filler"):
             continue
         last = max(at for at in range(len(tokens)) if tokens[at : at + len(mark)] == mark)
         question = tokens[last + len(mark) :]
