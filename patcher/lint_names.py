@@ -198,7 +198,7 @@ def _unknown(context: Context, name: str) -> Finding:
         spans = history.told(name)
         close = nearest(name, [*schema.keys])
         told += f" ({spans} had it)" if spans and name not in schema.keys else ""
-        told += f"; the nearest is {close}" if close else ""
+        told += f"; the nearest is {close}" if close else "; take it out"
     fix = Fix("rename", name, new) if new and new not in context.file.entries else None
     if fix is not None:
         # What is inside extra_config has no type there.

