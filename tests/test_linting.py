@@ -328,7 +328,7 @@ def test_what_keeps_a_scripts_variables_from_vllm_is_said_with_what_hands_them_o
 
 
 def test_the_connector_alone_is_a_configuration(tmp_path: Path) -> None:
-    code, out, err = lint("--serve", STARTS, "--lmcache", "0.5.6")
+    code, out, err = lint("--serve", STARTS, "--lmcache", "0.5.6", "--vllm", "0.21.0")
     assert (code, err) == (0, "")
     assert out.splitlines()[-1] == "nothing to say against it"
     config = tmp_path / "serve.yaml"
