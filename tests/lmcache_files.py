@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 from kvpatch.fold import Memo
@@ -115,4 +116,22 @@ def executed(text: str, names: Sequence[str], **given: Any) -> dict[str, Any]:
     future = ast.parse("from __future__ import annotations").body
     code = ast.Module(body=[*future, *kept], type_ignores=[])
     exec(compile(code, "patched", "exec"), space)
+    return space
+
+
+QUIET = SimpleNamespace(**dict.fromkeys(("debug", "info", "warning", "error"), lambda *_, **__: 0))
+"""A logger that says nothing."""
+
+
+def executed_bare(kept: Sequence[ast.stmt], space: dict[str, Any]) -> dict[str, Any]:
+    """Run these definitions with those globals, without decorators; ``Base`` is every base."""
+    for owner in kept:
+        for node in ast.walk(owner):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                node.decorator_list = []
+        if isinstance(owner, ast.ClassDef) and owner.bases:
+            owner.bases = [ast.Name("Base", ast.Load())]
+    future = ast.parse("from __future__ import annotations").body
+    tree = ast.fix_missing_locations(ast.Module([*future, *kept], []))
+    exec(compile(tree, "patched", "exec"), space)
     return space

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lmcache_files import patched_text
+from lmcache_files import QUIET, executed_bare, patched_text
 
 pytestmark = pytest.mark.releases
 
@@ -124,18 +124,7 @@ def source(release: str) -> dict[str, Any]:
     """The classes and functions of the patched back end's module."""
     module = ast.parse(patched_text(release, BACKEND))
     kept = [node for node in module.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
-    for owner in kept:
-        for node in ast.walk(owner):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                node.decorator_list = []
-        if isinstance(owner, ast.ClassDef) and owner.bases:
-            owner.bases = [ast.Name("Base", ast.Load())]
-    future = ast.parse("from __future__ import annotations").body
-    tree = ast.fix_missing_locations(ast.Module([*future, *kept], []))
-    quiet = SimpleNamespace(
-        **dict.fromkeys(("debug", "info", "warning", "error"), lambda *_, **__: 0)
-    )
-    space: dict[str, Any] = {
+    space = {
         "os": os,
         "time": time,
         "threading": threading,
@@ -147,10 +136,9 @@ def source(release: str) -> dict[str, Any]:
         "AsyncPQThreadPoolExecutor": lambda *_, **__: None,
         "Base": Base,
         "DiskCacheMetadata": Entry,
-        "logger": quiet,
+        "logger": QUIET,
     }
-    exec(compile(tree, "patched", "exec"), space)
-    return space
+    return executed_bare(kept, space)
 
 
 class Disk:

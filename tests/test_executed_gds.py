@@ -26,7 +26,7 @@ from typing import Any
 
 import pytest
 from kvpatch import smoke_cufile
-from lmcache_files import executed, patched_text
+from lmcache_files import QUIET, executed, executed_bare, patched_text
 from tensors import load_torch
 
 torch = load_torch()
@@ -133,18 +133,7 @@ def source(release: str) -> dict[str, Any]:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Assign))
         and getattr(node, "name", "") not in ("UnsupportedMetadataVersion", "save_metadata")
     ]
-    for owner in kept:
-        for node in ast.walk(owner):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                node.decorator_list = []
-        if isinstance(owner, ast.ClassDef):
-            owner.bases = [ast.Name("Base", ast.Load())]
-    future = ast.parse("from __future__ import annotations").body
-    tree = ast.fix_missing_locations(ast.Module([*future, *kept], []))
-    quiet = SimpleNamespace(
-        **dict.fromkeys(("debug", "info", "warning", "error"), lambda *_, **__: 0)
-    )
-    space: dict[str, Any] = {
+    space = {
         "torch": torch,
         "asyncio": asyncio,
         "ctypes": ctypes,
@@ -155,15 +144,14 @@ def source(release: str) -> dict[str, Any]:
         "urllib": urllib,
         "uuid": uuid,
         "Future": Future,
-        "init_logger": lambda _name: quiet,
+        "init_logger": lambda _name: QUIET,
         "Base": Base,
         "DiskCacheMetadata": Entry,
         "MemoryFormat": Format,
         "UnsupportedMetadataVersion": VersionError,
         "save_metadata": save_metadata,
     }
-    exec(compile(tree, "patched", "exec"), space)
-    return space
+    return executed_bare(kept, space)
 
 
 class Base:
