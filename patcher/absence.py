@@ -14,9 +14,6 @@ from typing import Any
 
 from packaging.version import Version
 
-MARK = "# kvpatch "
-"""Stands before the id of a patch in what it writes."""
-
 SINCE: Mapping[str, Version] = {
     "KV004": Version("0.12.0"),
     "KV005": Version("0.11.1"),
@@ -75,6 +72,11 @@ def absence(installed: tuple[Installed, ...], vllm: Version | None) -> Absence:
     return Absence(tuple(sorted(found)), unsure)
 
 
+def mark(patch: str) -> bytes:
+    """What stands in every file that a patch of that id has written."""
+    return f"# kvpatch {patch}".encode()
+
+
 def _states(
     one: Installed, files: Mapping[str, str], plans: Mapping[str, Any]
 ) -> Iterator[tuple[str, bool | None]]:
@@ -85,10 +87,10 @@ def _states(
         if content is None:
             yield from ((patch, None) for patch in patches)
             continue
-        ours = f"{MARK}KV".encode() in content
+        ours = mark("KV") in content
         known = ours or _digest(content) == released
         for patch in patches:
-            yield patch, f"{MARK}{patch}".encode() in content if known else None
+            yield patch, mark(patch) in content if known else None
 
 
 def _digest(content: bytes) -> str:

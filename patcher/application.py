@@ -42,6 +42,10 @@ if TYPE_CHECKING:
     from .transaction import FileReport, Recovered, SiteChanges
 
 
+_TRIES = 5
+"""So often a plan is made anew where another run was faster each time."""
+
+
 @dataclass(frozen=True)
 class Reverted:
     """What ``revert`` came to, file by file, and what was kept.
@@ -98,9 +102,6 @@ def apply(
     change = done.view.plan.changes[0]
     site = host.environment.packages[change.package].site
     return replace(done, refusal=changed_meanwhile(site / change.path))
-
-
-_TRIES = 5
 
 
 def _apply(

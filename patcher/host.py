@@ -14,6 +14,7 @@ from packaging.version import Version
 
 from . import bytecode
 from . import catalogue as catalogue_module
+from .absence import mark
 from .fsops import Disk
 from .installed import InstalledTree, Site
 from .journal import Store
@@ -261,7 +262,7 @@ def _built_in(host: Host, patches: Sequence[str]) -> Mapping[str, str]:
             with contextlib.suppress(Refusal, KvpatchError):
                 source = host.tree.source(patch.distribution, path)
                 stock = source and (source.content if source.original is None else source.original)
-                if stock and b"# kvpatch " + patch.id.encode() in stock:
+                if stock and mark(patch.id) in stock:
                     found[patch.id] = path
     return found
 

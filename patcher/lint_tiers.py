@@ -73,7 +73,7 @@ def _unfolded(context: Context) -> Iterator[Finding]:
 
 def loading(context: Context) -> Iterator[Finding]:
     """Whether what is kept can be loaded layer by layer, as blending does."""
-    if not (context.blends or context.value("use_layerwise")):
+    if not context.by_layer:
         return
     places = list(_places(context))
     # What GDS asks for is told with it.

@@ -39,8 +39,6 @@ _OWN = {
 _PATTERNS = {"gemma2": 2, "gemma3_text": 6, "gemma3n_text": 5}
 _LONGEST = "max_position_embeddings"
 _LIMIT_S = 180.0
-
-
 _TEXTS = ("text_config", "llm_config")
 _NEEDED = {
     "num_hidden_layers": ("num_hidden_layers", "n_layer", "num_layers"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from .absence import Absence, Installed, absence
+from .absence import Absence, Installed, absence, mark
 from .cache import default_cache
 from .deduction import deduced
 from .links import content_of
@@ -21,8 +21,8 @@ from .schema import FILES, READERS, Schema
 from .schema_code import keep, kept
 
 FIRST = Version("0.3.3")
-_GDS_PATCH = b"# kvpatch KV009"
-_RANKS_PATCH = b"# kvpatch KV012"
+_GDS_PATCH = mark("KV009")
+_RANKS_PATCH = mark("KV012")
 _BLENDER = "lmcache/v1/compute/blend/blender.py"
 _GDS_FILES = (*READERS, "lmcache/v1/storage_backend/storage_manager.py")
 
