@@ -24,6 +24,7 @@ from .rewrite import Statement
 
 _BLANK = cst.Module(body=[])
 _SUITES = ("body", "orelse", "handlers", "finalbody")
+_LIBCST_NAMES = {"Delete": "Del", "AsyncFor": "For", "AsyncWith": "With"}
 
 
 def replace(
@@ -51,7 +52,7 @@ def replace(
 
     def put(item: Statement) -> Sequence[Statement]:
         nonlocal hits
-        if not isinstance(item, _kind(wanted)) or not matches(wanted, _parsed(item)):
+        if not _is_of_kind(item, wanted) or not matches(wanted, _parsed(item)):
             return [item]
         hits += 1
         return build(item)
@@ -182,11 +183,11 @@ def _statement(text: str) -> ast.stmt:
     return only
 
 
-def _kind(wanted: ast.stmt) -> type[cst.CSTNode]:
-    compound = (ast.If, ast.For, ast.While, ast.Try, ast.With, ast.AsyncFor, ast.AsyncWith)
-    if isinstance(wanted, compound):
-        return cst.BaseCompoundStatement
-    return cst.SimpleStatementLine
+def _is_of_kind(item: Statement, wanted: ast.stmt) -> bool:
+    """Whether a statement may be the wanted one; most are not, and need not be written to tell."""
+    first = item.body[0] if isinstance(item, cst.SimpleStatementLine) else item
+    name = type(wanted).__name__
+    return type(first).__name__ == _LIBCST_NAMES.get(name, name)
 
 
 def _parsed(item: Statement) -> ast.stmt | None:

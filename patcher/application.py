@@ -163,10 +163,11 @@ def _unfit_beside(host: Host, files: Iterable[FileReport]) -> tuple[Path, ...]:
 
 def outlook_on(seen: View) -> Outlook | None:
     """The letters of the pair, where there are two packages and something is to be changed."""
+    if "lmcache" not in seen.host.environment.packages or not seen.plan.changes:
+        return None
     from .outlook import outlook
 
-    there = "lmcache" in seen.host.environment.packages
-    return outlook(seen) if there and seen.plan.changes else None
+    return outlook(seen)
 
 
 def revert(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
 
 from packaging.version import Version
 
 from .guard import PREFIX
 from .matching import matches
 from .patch import Condition, Judgement
+from .walk import walk
 
 EDITED = frozenset(
     {
@@ -75,7 +76,16 @@ def find(root: ast.AST | None, pattern: str) -> list[ast.AST]:
     if root is None:
         return []
     target = _parsed(pattern)
-    return [node for node in ast.walk(root) if matches(target, node)]
+    return [node for node in _by_kind(root).get(type(target), ()) if matches(target, node)]
+
+
+@lru_cache(maxsize=4)
+def _by_kind(root: ast.AST) -> Mapping[type[ast.AST], Sequence[ast.AST]]:
+    """The nodes below a root by their kind: a post-condition looks for many things in one place."""
+    found: dict[type[ast.AST], list[ast.AST]] = {}
+    for node in walk(root):
+        found.setdefault(type(node), []).append(node)
+    return found
 
 
 @cache

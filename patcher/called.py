@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 
+from .walk import children
+
 Happening = ast.Call | ast.NamedExpr | ast.Lambda
 _INNER = (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _PERHAPS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -25,7 +27,7 @@ def _happenings(node: ast.AST, *, certain: bool) -> Iterator[tuple[Happening, bo
         return
     if isinstance(node, (ast.Name, ast.Constant)):
         return
-    for index, child in enumerate(ast.iter_child_nodes(node)):
+    for index, child in enumerate(children(node)):
         sure = certain and not isinstance(node, _PERHAPS)
         if isinstance(node, ast.BoolOp):
             # The first child is the operator, the second the operand that is always evaluated.
@@ -57,7 +59,7 @@ def names_used(node: ast.AST, *, own: bool = False) -> frozenset[str]:
                 found.add(inner.attr)
             pending.append(inner.value)
         else:
-            pending.extend(ast.iter_child_nodes(inner))
+            pending.extend(children(inner))
     return frozenset(found)
 
 

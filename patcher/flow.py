@@ -24,7 +24,9 @@ class State:
 
     def bind(self, name: str, value: Value) -> State:
         """The state after an assignment to a local name."""
-        names = {key: known for key, known in self.names if key != name}
+        names = dict(self.names)
+        if names.pop(name, None) == value:
+            return self
         if value is not None:
             names[name] = value
         return replace(self, names=tuple(sorted(names.items())))

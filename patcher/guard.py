@@ -79,7 +79,9 @@ def _same(patched: object, stock: object) -> bool:
         return False
     if isinstance(patched, ast.AST):
         for field in patched._fields:
-            if not _same(getattr(patched, field, None), getattr(stock, field, None)):
+            one, other = getattr(patched, field, None), getattr(stock, field, None)
+            # Names and contexts mostly are the very same objects.
+            if one is not other and not _same(one, other):
                 return False
         return True
     if isinstance(patched, list) and isinstance(stock, list):

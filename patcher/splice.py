@@ -35,7 +35,10 @@ def spliced(stock: cst.Module, edited: cst.Module, base: bytes) -> bytes | None:
         exactly once; the whole module has to be written then.
     """
     text = base.decode(stock.encoding)
-    if text.encode(stock.encoding) != base or stock.footer or not stock.has_trailing_newline:
+    if text.encode(stock.encoding) != base or not stock.has_trailing_newline:
+        return None
+    footer = "".join(map(stock.code_for_node, stock.footer))
+    if not text.endswith(footer):
         return None
     if not _same_frame(stock, edited):
         return None
@@ -50,7 +53,9 @@ def spliced(stock: cst.Module, edited: cst.Module, base: bytes) -> bytes | None:
             return None
         text = text.replace(before, _code(stock, [edit.after], edit.indents))
     added = edited.body[count:]
-    return (text + (_code(stock, added, ()) if added else "")).encode(stock.encoding)
+    if added:
+        text = text.removesuffix(footer) + _code(stock, added, ()) + footer
+    return text.encode(stock.encoding)
 
 
 def _edits(

@@ -18,6 +18,7 @@ from .flow import Flow, Meaning
 from .flow import State as State
 from .flow import Value as Value
 from .names import local_names, surely_bound, type_checking_only, unbound_names
+from .walk import children, walk
 
 _MAX_STATES = 512
 _M = TypeVar("_M", bound=Meaning)
@@ -196,7 +197,7 @@ class Tracer(Generic[_M]):
         return Flow(falls={self._bind_targets(node, known) for known in after})
 
     def _children(self, node: ast.stmt, state: State) -> set[State]:
-        inner = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+        inner = [child for child in children(node) if isinstance(child, ast.expr)]
         return self._expressions(inner, {state})
 
     def _bind_targets(self, node: ast.AST, state: State) -> State:
@@ -215,7 +216,7 @@ class Tracer(Generic[_M]):
             targets = [node]
         for target in targets:
             plain = isinstance(target, ast.Name) and not isinstance(node, ast.expr)
-            for inner in ast.walk(target):
+            for inner in walk(target):
                 if isinstance(inner, ast.Name) and not isinstance(inner.ctx, ast.Load):
                     state = state.bind(inner.id, value if plain else None)
         return state

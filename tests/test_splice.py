@@ -73,16 +73,19 @@ def test_an_unchanged_module_is_the_base_itself() -> None:
     assert spliced(stock, stock, TEXT) == TEXT
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param(TEXT.rstrip(b"\n"), id="no final newline"),
-        pytest.param(TEXT + b"# the end\n", id="a comment at the end"),
-    ],
-)
-def test_ends_that_an_appended_function_would_move_are_left_to_the_whole_module(
-    text: bytes,
-) -> None:
+@pytest.mark.parametrize("end", [b"# the end\n", b"\n\n# the end\n\n#\n", b"\n\n"])
+def test_what_stands_below_the_last_statement_stays_there(end: bytes) -> None:
+    stock = rewrite.parse(TEXT + end)
+    edited = _append(stock, "Worker.first")
+    more = rewrite.append_function(edited, "def new():\n    pass\n")
+    for module in (edited, more):
+        after = spliced(stock, module, TEXT + end)
+        assert after == rewrite.generate(module)
+        assert after.endswith(end)
+
+
+def test_an_end_that_an_appended_function_would_move_is_left_to_the_whole_module() -> None:
+    text = TEXT.rstrip(b"\n")
     stock = rewrite.parse(text)
     assert spliced(stock, _append(stock, "Worker.first"), text) is None
 
