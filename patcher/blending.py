@@ -25,6 +25,7 @@ EDITED = frozenset(
         "VLLMPagedMemLayerwiseGPUConnector.batched_to_gpu",
         "VLLMPagedMemLayerwiseGPUConnector.batched_from_gpu",
         "LMCBlender.process_qkv",
+        "LMCFlashAttnBackend.forward_contiguous",
         "SegmentTokenDatabase.__init__",
         "SegmentTokenDatabase._fast_split_by_subtensor",
         "SegmentTokenDatabase.process_tokens",

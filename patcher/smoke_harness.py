@@ -18,10 +18,11 @@ from typing import Any
 from smoke_cuda import cpu_for_cuda, idle_streams, rotate_keys
 from smoke_imports import after_import
 from smoke_layout import HarnessError, KvLayout
-from smoke_sdpa import SdpaBackend
+from smoke_sdpa import backend, kernels
 
 STAND_INS = {
-    "attention": "A: LMCache's attention for the blender (FlashAttention) by torch's SDPA",
+    "attention": "A: FlashAttention's kernel for LMCache's blender, by torch's SDPA with the mask "
+    "that it documents",
     "transfer": "K: LMCache's single_layer_kv_transfer and its check of the KV shape, by torch "
     "operations on the layout that vLLM's own cache kernel was seen to write",
     "packed": "K: the KV cache's layout of a GPU; what kvpatch put in ran on copies in that layout",
@@ -131,10 +132,11 @@ class Harness:
         module.validate_reverse_correctness = restored
 
     def _on_attention(self, package: Any) -> None:
-        """Where LMCache imports FlashAttention whatever is used, its choice can't be imported."""
+        """Where LMCache imports all back ends whatever is used, its choice can't be imported."""
         name = f"{package.__name__}.utils"
         try:
-            importlib.import_module(name)
+            with kernels():
+                importlib.import_module(name)
         except (ImportError, AttributeError):
             module = ModuleType(name)
             vars(module)["infer_attn_backend_from_vllm"] = None
@@ -256,7 +258,7 @@ class Harness:
 
         def infer(attention: Any, *_args: Any, **_kwargs: Any) -> Any:
             self.used.add("attention")
-            return SdpaBackend(attention)
+            return backend(attention)
 
         module.infer_attn_backend_from_vllm = infer
 

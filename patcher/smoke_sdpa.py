@@ -1,4 +1,4 @@
-"""Attention for LMCache's blender by torch's SDPA, where FlashAttention has no device to run on.
+"""FlashAttention's kernel for LMCache's blender by torch's SDPA, where no device can run it.
 
 Runs in the target's interpreter, with Python 3.9 or newer; nothing of kvpatch.
 """
@@ -7,46 +7,92 @@ Runs in the target's interpreter, with Python 3.9 or newer; nothing of kvpatch.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import sys
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
-
-class SdpaBackend:
-    """Attention of one request's picked rows over all its keys, by torch."""
-
-    def __init__(self, attention: Any) -> None:
-        self.scale = attention.impl.scale
-
-    def init_attn_metadata(self, input_ids: Any, **_kwargs: Any) -> Any:
-        """Every row is picked at first."""
-        import torch
-
-        return SdpaMetadata(torch.arange(input_ids.shape[0]))
-
-    def forward_contiguous(
-        self, query: Any, key: Any, value: Any, output: Any, metadata: Any, **_kwargs: Any
-    ) -> Any:
-        """``query``, ``output``: ``[rows, heads, size]``; others ``[tokens, kv_heads, size]``."""
-        import torch
-
-        groups = query.shape[1] // key.shape[1]
-        rows = query.transpose(0, 1)
-        keys = key.repeat_interleave(groups, dim=1).transpose(0, 1)
-        values = value.repeat_interleave(groups, dim=1).transpose(0, 1)
-        # A picked row sees the keys up to its own place in the prompt, not in the pick.
-        seen = torch.arange(key.shape[0])[None, :] <= metadata.rows[:, None]
-        made = torch.nn.functional.scaled_dot_product_attention(
-            rows, keys, values, attn_mask=seen, scale=self.scale
-        )
-        output.copy_(made.transpose(0, 1))
-        return output
+_KERNELS = "vllm.vllm_flash_attn"
+_BACKEND = "lmcache.v1.compute.attention.flash_attn"
 
 
-class SdpaMetadata:
-    """Which rows of the prompt the queries are."""
+def attend(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    out: Any,
+    softmax_scale: float,
+    causal: bool,
+    window_size: Any = (-1, -1),
+    **_others: Any,
+) -> Any:
+    """``flash_attn_varlen_func`` of one sequence, with the mask that its docstring gives.
 
-    def __init__(self, rows: Any) -> None:
-        self.rows = rows
+    ``q``, ``out``: ``[rows, heads, size]``; ``k``, ``v``: ``[tokens, kv_heads, size]``. The mask is
+    aligned to the bottom right: rows are taken for the last ones of the tokens.
+    """
+    import torch
 
-    def update_from_top_indices(self, top_indices: Any) -> None:
-        """Only these rows are computed from here on."""
-        self.rows = self.rows[top_indices]
+    groups = q.shape[1] // k.shape[1]
+    keys = k.repeat_interleave(groups, dim=1).transpose(0, 1)
+    values = v.repeat_interleave(groups, dim=1).transpose(0, 1)
+    places = torch.arange(k.shape[0])[None, :]
+    rows = torch.arange(q.shape[0])[:, None] + k.shape[0] - q.shape[0]
+    seen = places <= rows if causal else torch.ones(q.shape[0], k.shape[0], dtype=torch.bool)
+    if window_size[0] >= 0:
+        seen &= places >= rows - window_size[0]
+    made = torch.nn.functional.scaled_dot_product_attention(
+        q.transpose(0, 1), keys, values, attn_mask=seen, scale=softmax_scale
+    )
+    out.copy_(made.transpose(0, 1))
+    return out
+
+
+@contextlib.contextmanager
+def kernels() -> Iterator[None]:
+    """Lets modules be imported that take FlashAttention's functions from vLLM by their names."""
+    before = sys.modules.get(_KERNELS)
+    module = ModuleType(_KERNELS)
+    vars(module).update(flash_attn_varlen_func=attend, get_scheduler_metadata=None)
+    sys.modules[_KERNELS] = module
+    try:
+        yield
+    finally:
+        del sys.modules[_KERNELS]
+        if before is not None:
+            sys.modules[_KERNELS] = before
+
+
+def backend(attention: Any) -> Any:
+    """LMCache's own back end for a layer of vLLM, but for the kernel.
+
+    Raises:
+        ImportError: as on a GPU, where LMCache looks for vLLM's class in another home.
+    """
+    import torch
+
+    with kernels():
+        module = importlib.import_module(_BACKEND)
+    made = object.__new__(module.LMCFlashAttnBackend)
+    window = getattr(attention, "sliding_window", None)
+    scale = torch.ones(1)
+    implementation = SimpleNamespace(
+        scale=attention.impl.scale,
+        alibi_slopes=getattr(attention.impl, "alibi_slopes", None),
+        sliding_window=(-1, -1) if window is None else (window - 1, 0),
+        logits_soft_cap=getattr(attention.impl, "logits_soft_cap", 0) or 0,
+        vllm_flash_attn_version=2,
+    )
+    vars(made).update(
+        vllm_attn=SimpleNamespace(
+            impl=implementation, _q_scale=scale, _k_scale=scale, _v_scale=scale
+        ),
+        vllm_attn_impl=implementation,
+        aot_schedule=False,
+        flash_attn_varlen_func=attend,
+        get_scheduler_metadata=None,
+    )
+    return made
