@@ -72,7 +72,9 @@ MEANS = {
     "moved": "what is reused isn't what was stored, turned to its new place, so answers are "
     "silently wrong; at ratio 1 this doesn't show",
     "gap": "reported, not judged: the price of blending at the configured ratio",
-    "twice": "the same prompt again is answered otherwise, although nothing moved",
+    "twice": "the same prompt again is answered otherwise, although nothing moved: what is "
+    "computed anew is wrong beside what was loaded (as released LMCache lets it see tokens that "
+    "follow it, which KV015 mends)",
     "permutation": "a prompt whose chunks are all cached, in another order, goes wrong",
     "new-chunk": "a prompt with one new chunk among cached ones goes wrong",
     "together": "a prompt that vLLM computes over several steps, as chunked prefill does with long "

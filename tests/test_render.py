@@ -299,7 +299,7 @@ def test_the_header_names_both_versions_and_what_is_missing() -> None:
     assert "[MISSING] K (KV006), " in text
     assert "[MISSING] rope (KV003), " in text
     assert "[MISSING] steps (KV013), " in text
-    assert text.count("run `kvpatch apply`") == text.count("[MISSING]") == 7
+    assert text.count("run `kvpatch apply`") == text.count("[MISSING]") == 8
     text = header(made(registered=None))
     assert "[not known] KV001" in text
     assert "NO HOST WAS LOOKED AT" in text
@@ -318,7 +318,7 @@ def test_a_pair_runs_gds_blend_where_all_that_is_made_for_it_is_in_place(
 ) -> None:
     rendered = made(lmcache=lmcache, vllm=vllm, registered=state)
     assert rendered.runs is (state is True)
-    assert set(needs(rendered)) >= {"KV001", "GDS", "rope", "separator", "blanks"}
+    assert set(needs(rendered)) >= {"KV001", "GDS", "rope", "separator", "blanks", "places"}
     assert set(needs(rendered).values()) == {state}
     assert not any("rope" in one or "BOS" in one for one in rendered.warnings)
 
