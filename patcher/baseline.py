@@ -1,4 +1,4 @@
-"""What an earlier run found: its catalogue, the pairs that were green, and which no longer are."""
+"""What an earlier run found: its catalogue, the pairs that were green, and which are worse now."""
 
 from __future__ import annotations
 
@@ -14,18 +14,23 @@ from .outcome import ExitCode, KvpatchError
 from .pairs import Pairs, read
 from .validate import Matrix
 
+Green = Mapping[tuple[str, str], bool]
+"""Pairs that blend with the patches, each with whether it takes launch settings to."""
+
 # What reading a file as something that it is not ends with.
 _NONE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
-def green_before(baseline: Path | None) -> frozenset[tuple[str, str]]:
+def green_before(baseline: Path | None) -> Green:
     """The pairs that an earlier report or catalogue had green.
+
+    A report that doesn't say whether with launch settings is taken to have them all so.
 
     Raises:
         KvpatchError: ``unreadable`` (exit 4), ``bad-baseline`` (exit 2).
     """
     if baseline is None:
-        return frozenset()
+        return {}
     content = _content(baseline, "write one with `kvpatch validate --json > FILE`")
     try:
         data = json.loads(content)
@@ -33,11 +38,11 @@ def green_before(baseline: Path | None) -> frozenset[tuple[str, str]]:
             return _catalogue(content).green
         pairs = data.get("data", data)["pairs"]
         # What was given with --source says nothing of a release of that version that is there too.
-        green = {
-            (str(p["vllm"]), str(p["lmcache"])): p["ok"]
+        told = {
+            (str(p["vllm"]), str(p["lmcache"])): (p["ok"], bool(p.get("settings", True)))
             for p in sorted(pairs, key=lambda p: "sources" not in p)
         }
-        return frozenset(pair for pair, ok in green.items() if ok)
+        return {pair: settings for pair, (ok, settings) in told.items() if ok}
     except _NONE:
         raise KvpatchError(
             "bad-baseline",
@@ -47,11 +52,17 @@ def green_before(baseline: Path | None) -> frozenset[tuple[str, str]]:
         ) from None
 
 
-def regressions(matrix: Matrix, was: frozenset[tuple[str, str]]) -> Iterator[KvpatchError]:
-    """The pairs that were green, and now are red or can't be read."""
-    now = defaultdict[tuple[str, str], list[Mapping[str, Any]]](list)
-    for pair in matrix.pairs:
-        now[str(pair["vllm"]), str(pair["lmcache"])].append(pair)
+def regressions(matrix: Matrix, was: Green) -> Iterator[KvpatchError]:
+    """The pairs that were green and are :func:`lost`, or :func:`tied` to launch settings now."""
+    for message in (*lost(matrix, was), *tied(matrix, was)):
+        yield KvpatchError(
+            "regression", message, "see its findings in `kvpatch validate --json`", ExitCode.NO
+        )
+
+
+def lost(matrix: Matrix, was: Green) -> Iterator[str]:
+    """What is to be said of the pairs that were green, and now are red or can't be read."""
+    now = _now(matrix)
     versions = {(row.package, row.version) for row in matrix.rows}
     for vllm, lmcache in sorted(was):
         found = now[vllm, lmcache]
@@ -59,12 +70,26 @@ def regressions(matrix: Matrix, was: frozenset[tuple[str, str]]) -> Iterator[Kvp
         if not found and {("vllm", vllm), ("lmcache", lmcache)} <= versions:
             states = ["not to be read"]
         for state in states:
-            yield KvpatchError(
-                "regression",
-                f"vLLM {vllm} with LMCache {lmcache} was green and is {state}",
-                "see its findings in `kvpatch validate --json`",
-                ExitCode.NO,
-            )
+            yield f"vLLM {vllm} with LMCache {lmcache} was green and is {state}"
+
+
+def tied(matrix: Matrix, was: Green) -> Iterator[str]:
+    """What is to be said of the pairs that were green as they are, and now with settings only."""
+    now = _now(matrix)
+    for vllm, lmcache in sorted(pair for pair, settings in was.items() if not settings):
+        for pair in now[vllm, lmcache]:
+            if pair["ok"] and pair["settings"]:
+                yield (
+                    f"vLLM {vllm} with LMCache {lmcache} was green without launch settings and "
+                    f"now needs them: {_state(pair)}"
+                )
+
+
+def _now(matrix: Matrix) -> Mapping[tuple[str, str], list[Mapping[str, Any]]]:
+    now = defaultdict[tuple[str, str], list[Mapping[str, Any]]](list)
+    for pair in matrix.pairs:
+        now[str(pair["vllm"]), str(pair["lmcache"])].append(pair)
+    return now
 
 
 def _state(pair: Mapping[str, Any]) -> str:

@@ -24,7 +24,8 @@ from . import console, options
 @click.option(
     "--baseline",
     type=click.Path(path_type=Path),
-    help="An earlier --json report or catalogue: exit 1 if a pair that was green is not.",
+    help="An earlier --json report or catalogue: exit 1 if a pair that was green is not, or now "
+    "needs launch settings.",
 )
 @click.option(
     "--jobs",

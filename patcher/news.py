@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from .baseline import regressions
+from .baseline import lost, tied
 from .matrix import Row
 from .outcome import KvpatchError
 from .pairs import Pairs
@@ -27,14 +27,15 @@ def issue(matrix: Matrix, errors: Sequence[KvpatchError], known: Pairs) -> str |
         known: the catalogue that came with this kvpatch.
     """
     new = [row for row in matrix.rows if row.version not in _releases(known, row.package)]
-    lost = [error.message for error in regressions(matrix, known.green)]
+    gone, bound = list(lost(matrix, known.green)), list(tied(matrix, known.green))
     others = [error for error in errors if error.code != "regression"]
-    if not new and not lost and not others:
+    if not new and not gone and not bound and not others:
         return None
     title = [
         *_named([row for row in new if _red(row, matrix)], "red"),
         *_named([row for row in new if not _red(row, matrix)], "new"),
-        *([f"{_counted(len(lost), 'pair')} no longer green"] if lost else []),
+        *([f"{_counted(len(gone), 'pair')} no longer green"] if gone else []),
+        *([f"{_counted(len(bound), 'pair')} now with launch settings only"] if bound else []),
     ]
     # An issue is opened once for a title, so it has to tell all that may be news.
     lines = [_short("; ".join(title) or others[0].message), ""]
@@ -47,8 +48,11 @@ def issue(matrix: Matrix, errors: Sequence[KvpatchError], known: Pairs) -> str |
             *_pairs(row, matrix),
             "",
         ]
-    if lost:
-        lines += ["## Were green, and are not", "", *_first(lost), ""]
+    if gone:
+        lines += ["## Were green, and are not", "", *_first(gone), ""]
+    if bound:
+        heading = "## Were green, and now are with launch settings only"
+        lines += [heading, "", *_first(bound), ""]
     if others:
         lines += ["## Red", "", *(f"- **{e.code}**: {e.message}" for e in others), ""]
     lines += ["`make validate` shows it; `make generate` takes it into the catalogue."]
@@ -67,10 +71,10 @@ def _named(rows: Sequence[Row], word: str) -> Iterator[str]:
         yield f"{', '.join(names)}: {word}"
 
 
-def _first(lost: Sequence[str]) -> Iterator[str]:
-    yield from (f"- {line}" for line in lost[:LISTED])
-    if len(lost) > LISTED:
-        yield f"- and {len(lost) - LISTED} more"
+def _first(told: Sequence[str]) -> Iterator[str]:
+    yield from (f"- {line}" for line in told[:LISTED])
+    if len(told) > LISTED:
+        yield f"- and {len(told) - LISTED} more"
 
 
 def _counted(number: int, what: str) -> str:

@@ -90,9 +90,9 @@ class Pairs:
         return {pair: known for pair, known in told.items() if known is not None}
 
     @property
-    def green(self) -> frozenset[tuple[str, str]]:
-        """The pairs that blend with the patches, by their two releases."""
-        return frozenset(pair for pair, _ in self._green)
+    def green(self) -> Mapping[tuple[str, str], bool]:
+        """The pairs that blend with the patches, each with whether it takes launch settings to."""
+        return {pair: known.settings for pair, known in self._green}
 
     def of(self, vllm: Version, lmcache: Version) -> Known | None:
         """What is known of a pair; a local part (``+cpu``) names another build of a release.

@@ -12,6 +12,7 @@ from kvpatch.baseline import catalogue_before, green_before, regressions
 from kvpatch.outcome import ExitCode, KvpatchError
 from matrices import PAIRS, matrix
 
+PAIR = "vLLM 0.33.0 with LMCache 0.5.6"
 SHIPPED = Path(pairs.__file__).with_name("pairs.json")
 
 
@@ -26,11 +27,11 @@ SHIPPED = Path(pairs.__file__).with_name("pairs.json")
 def test_a_regression_is_a_pair_that_was_green_and_was_looked_at(
     was: set[tuple[str, str]], count: int
 ) -> None:
-    assert len(list(regressions(matrix(), frozenset(was)))) == count
+    assert len(list(regressions(matrix(), dict.fromkeys(was, True)))) == count
 
 
 def test_a_pair_that_was_green_and_cant_be_read_is_a_regression() -> None:
-    (error,) = regressions(matrix(pairs=PAIRS[:1]), frozenset({("0.33.0", "0.5.6")}))
+    (error,) = regressions(matrix(pairs=PAIRS[:1]), {("0.33.0", "0.5.6"): False})
     assert "is not to be read" in error.message
 
 
@@ -65,13 +66,13 @@ def test_a_baseline_that_is_no_report_is_refused(tmp_path: Path, content: str) -
 
 
 def test_the_regression_names_what_became_of_the_pair() -> None:
-    (error,) = regressions(matrix(), frozenset({("0.9.0", "0.5.6")}))
+    (error,) = regressions(matrix(), {("0.9.0", "0.5.6"): False})
     assert (error.code, error.exit_code) == ("regression", ExitCode.NO)
     assert error.message == "vLLM 0.9.0 with LMCache 0.5.6 was green and is R"
 
 
 def test_without_a_baseline_nothing_was_green() -> None:
-    assert green_before(None) == frozenset()
+    assert green_before(None) == {}
 
 
 @pytest.mark.parametrize("enveloped", [True, False])
@@ -81,13 +82,33 @@ def test_a_report_serves_as_a_baseline_with_its_envelope_and_without(
     data = {"pairs": list(PAIRS)}
     path = tmp_path / "was.json"
     path.write_text(json.dumps({"data": data} if enveloped else data))
-    assert green_before(path) == {("0.33.0", "0.5.6")}
+    assert green_before(path) == {("0.33.0", "0.5.6"): True}
+
+
+@pytest.mark.parametrize(("settings", "told"), [(False, 1), (True, 0), (None, 0)])
+def test_a_pair_that_now_needs_launch_settings_is_a_regression_where_it_did_not(
+    tmp_path: Path, settings: bool | None, told: int
+) -> None:
+    # Reports of before there was that word say nothing of it, and are read all the same.
+    was = {**PAIRS[1], "after": [], "settings": settings}
+    path = tmp_path / "was.json"
+    kept = {key: value for key, value in was.items() if value is not None}
+    path.write_text(json.dumps({"pairs": [kept]}))
+    errors = list(regressions(matrix(), green_before(path)))
+    assert [(error.code, error.exit_code, error.message) for error in errors] == told * [
+        (
+            "regression",
+            ExitCode.NO,
+            f"{PAIR} was green without launch settings and now needs them: V",
+        )
+    ]
 
 
 def test_a_catalogue_serves_as_a_baseline() -> None:
     known = pairs.load().known
-    assert green_before(SHIPPED) == {pair for pair, told in known.items() if told.ok}
-    assert green_before(SHIPPED)
+    found = green_before(SHIPPED)
+    assert found == {pair: told.settings for pair, told in known.items() if told.ok}
+    assert set(found.values()) == {True, False}
 
 
 def test_a_baseline_that_cant_be_read_is_the_environments_fault(tmp_path: Path) -> None:

@@ -73,6 +73,16 @@ def test_a_pair_that_was_green_is_named_with_its_letters() -> None:
     assert "- vLLM 0.9.0 with LMCache 0.4.0 was green and is A" in text
 
 
+def test_a_pair_that_was_green_and_now_needs_launch_settings_is_named() -> None:
+    pairs = [pair("0.9.0", "0.4.0", "HV", "V", "*"), *MATRIX[1:]]
+    text = issue(matrix(rows(), pairs), (), built())
+    assert text is not None
+    assert text.splitlines()[0] == "1 pair now with launch settings only"
+    assert "0.9.0 with LMCache 0.4.0 was green without launch settings and now needs" in text
+    assert "no longer green" not in text
+    assert "are not" not in text
+
+
 def test_a_title_tells_of_all_that_may_be_news() -> None:
     # Else the issue that is open for the new release would keep a later one from being opened.
     red = Row("vllm", "0.12.0", "x", registered=False)
