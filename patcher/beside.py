@@ -120,28 +120,36 @@ def unreleased(known: Pairs, package: str, beside: Version, *, online: bool = Fa
     )
 
 
-def incurable(known: Pairs, pair: Mapping[str, Version]) -> KvpatchError | None:
+def incurable(known: Pairs, pair: Mapping[str, Version], lacking: str = "") -> KvpatchError | None:
     """Why a fork for that pair would be of no use, as ``apply`` refuses it.
 
-    None where the pair is not whole, or the catalogue does not have it with X, C or the S that
-    strikes without GDS left.
+    None where the pair is not whole, or nothing lacks and the catalogue does not have it with X, C
+    or the S that strikes without GDS left.
+
+    Args:
+        known: the catalogue.
+        pair: the release of each package.
+        lacking: what :func:`~kvpatch.contract.unloadable` says of the LMCache in the wheel.
     """
     if set(pair) != set(PACKAGES):
         return None
     both = [pair[name] for name in PACKAGES]
     told = known.of(*both)
-    if told is None or told.ok:
-        return None
-    left = [letter for letter in told.after if letter in ("X", "C")]
-    if set(told.after) <= {"S", "V"}:
-        # S with GDS and V at default settings leave a pair green, so it is the S of everybody.
-        left = ["S"]
+    left: list[str] = []
+    if told is not None and not told.ok:
+        left = [letter for letter in told.after if letter in ("X", "C")]
+        if set(told.after) <= {"S", "V"}:
+            # S with GDS and V at default settings leave a pair green, so it is everybody's S.
+            left = ["S"]
+    if lacking:
+        left = ["X"]
     if not left:
         return None
+    whence = f"; {lacking}" if lacking else f" (by the catalogue of {known.date})"
     return KvpatchError(
         "incurable",
-        f"vLLM {both[0]} and LMCache {both[1]} can't blend, letter {left[0]}: {MEANINGS[left[0]]} "
-        f"(by the catalogue of {known.date})",
+        f"vLLM {both[0]} and LMCache {both[1]} can't blend, letter {left[0]}: {MEANINGS[left[0]]}"
+        f"{whence}",
         f"{known.advice(*both)}; `kvpatch validate` lists all pairs that work",
     )
 
@@ -154,7 +162,8 @@ def doubt(known: Pairs, pair: Mapping[str, Version]) -> str:
     told = known.of(*both)
     title = f"vLLM {both[0]} with LMCache {both[1]}"
     if told is None:
-        return f"{title} is {known.standing(*both)}"
+        asked = f"--vllm '=={both[0].public}' --lmcache '=={both[1].public}'"
+        return f"{title} is {known.standing(*both)}; `kvpatch validate --pre {asked}` reads it"
     if not told.ok:
         letters = " ".join(told.after)
         return f"{title} does not blend with the patches either, letters {letters} stay; " + (

@@ -15,6 +15,9 @@ from packaging.version import InvalidVersion, Version
 
 from . import catalogue, revision
 from .beside import doubt, foresee, incurable, package_of, unreleased
+from .codebase import Facts
+from .compat import after, side
+from .contract import unloadable
 from .download import download
 from .fork import (
     Fork,
@@ -119,7 +122,8 @@ def _build(asked: Request, path: Path, beside: Version | None) -> Report:
         series = discover()
         found, version = plan_fork(tree, series, revision.number(series), catalogue.load())
         data = _data(asked, original, found)
-        error = refusal(tree, found) or _uncompiled(found) or incurable(load(), pair)
+        error = refusal(tree, found) or _uncompiled(found)
+        error = error or incurable(load(), pair, _lacking(tree, found))
         title = f"{original.distribution} {original.version}, from {path.name}"
         if error is not None:
             text = [title, *(["", patches_text(found)] if found.patches else [])]
@@ -172,6 +176,12 @@ def _uncompiled(found: Plan) -> KvpatchError | None:
                 "nothing was written; run kvpatch with the Python that the wheel is for",
             )
     return None
+
+
+def _lacking(tree: WheelTree, found: Plan) -> str:
+    """What the fork lacks of the connector; empty for nothing, and for a wheel without LMCache."""
+    own = side(after(tree, found), "lmcache", (), Facts()) if "lmcache" in tree.own else None
+    return unloadable(own.code) if own is not None else ""
 
 
 def _put(wheel: Wheel, made: Fork, target: Path, *, force: bool) -> bool:

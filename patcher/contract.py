@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from .codebase import Codebase, Place
 from .needs import Failure, Pair
 from .reach import Reached, called, plain_name, reached, usual
-from .symbols import Call, Function, Read
+from .symbols import Call, Function, Import, Read
 
 ADAPTER = "lmcache.integration.vllm.vllm_v1_adapter"
 IMPL = "LMCacheConnectorV1Impl"
@@ -63,6 +63,20 @@ def failures_of_start(pair: Pair) -> Iterator[Broken]:
     for meeting in meetings(pair, [place]):
         if not meeting.computes:
             yield from _broken(pair, meeting)
+
+
+def unloadable(lmcache: Codebase) -> str:
+    """Why no vLLM can import LMCache's side of the connector; empty where its own files do it.
+
+    What it imports of vLLM is taken to be there, for that differs from release to release.
+    """
+    vllm = Codebase("vllm", lambda _: None, opaque=lambda _: True)
+    asked = Import(1, ADAPTER, 0, ((IMPL, IMPL),))
+    if (failure := Pair(vllm, lmcache, deep=False).run(_CONNECTOR, (asked,))) is not None:
+        return failure.why
+    if (failure := Pair(lmcache, vllm).load(ADAPTER)) is not None:
+        return f"{failure.why} ({failure.path}:{failure.line})"
+    return ""
 
 
 def failures_of_requests(pair: Pair) -> Iterator[Broken]:

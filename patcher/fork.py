@@ -21,7 +21,7 @@ from .outcome import KvpatchError
 from .plan import GOAL, Options, Plan, plan
 from .record import Record
 from .series import Series
-from .tree import FORK, PACKAGES, Package, Provenance, Source
+from .tree import FORK, PACKAGES, Package, Provenance, Source, is_opaque
 from .wheel import Wheel, bad_wheel, unsafe
 
 if TYPE_CHECKING:
@@ -89,6 +89,14 @@ class WheelTree:
             why = "the wheel's RECORD has no hash of it"
             return Source(path, content, Provenance.UNKNOWN, why=why)
         return Source(path, content, Provenance.OTHER, why="it is not what the wheel's RECORD says")
+
+    def content(self, name: str, path: str) -> bytes | None:  # noqa: ARG002
+        """The bytes of a file of the wheel; raises as :meth:`source`."""
+        return self.wheel.read(path)
+
+    def opaque(self, name: str, module: str) -> bool:  # noqa: ARG002
+        """Whether the wheel has an extension of that module, or a folder of that name."""
+        return is_opaque(self.wheel.members, module)
 
     def owned(self, name: str) -> tuple[str, ...]:  # noqa: ARG002
         """Nothing: no journal stands behind a wheel."""

@@ -14,7 +14,7 @@ from packaging.version import InvalidVersion, Version
 from .digest import sha256_of
 from .matrix import Release
 from .outcome import ExitCode, KvpatchError
-from .tree import PACKAGES
+from .tree import PACKAGES, is_opaque
 
 _MOST_MEMBER = 16 * 1024 * 1024
 _VERSION = re.compile(r"^(?:__version__|version)\b[^\n]*?=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
@@ -75,11 +75,7 @@ class WheelFile:
 
     def opaque(self, module: str) -> bool:
         """Whether the wheel has an extension of that module, or a folder of that name."""
-        base = module.replace(".", "/")
-        return any(
-            name.startswith(f"{base}/") or (name.startswith(f"{base}.") and name.endswith(".so"))
-            for name in self._names
-        )
+        return is_opaque(self._names, module)
 
     def metadata(self) -> bytes | None:
         """The text of METADATA; None where there is none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -154,8 +154,13 @@ class FolderTree:
 
     def opaque(self, name: str, module: str) -> bool:  # noqa: ARG002
         """Whether the files show an extension of that module, or a folder of that name."""
-        base = module.replace(".", "/")
-        return any(
-            path.startswith(f"{base}/") or (path.startswith(f"{base}.") and path.endswith(".so"))
-            for path in self.files
-        )
+        return is_opaque(self.files, module)
+
+
+def is_opaque(paths: Iterable[str], module: str) -> bool:
+    """Whether files of such paths are an extension of that module, or lie in a folder of it."""
+    base = module.replace(".", "/")
+    return any(
+        path.startswith(f"{base}/") or (path.startswith(f"{base}.") and path.endswith(".so"))
+        for path in paths
+    )

@@ -52,6 +52,25 @@ def test_a_pair_that_is_not_whole_is_neither_incurable_nor_doubtful() -> None:
     assert (incurable(load(), one), doubt(load(), one)) == (None, "")
 
 
+def test_what_the_wheel_lacks_counts_whatever_the_catalogue_has_of_the_pair() -> None:
+    (vllm, lmcache), _ = next(item for item in load().known.items() if item[1].ok)
+    for version in (lmcache, "99.0rc1"):
+        pair = {"vllm": Version(vllm), "lmcache": Version(version)}
+        assert incurable(load(), pair) is None
+        told = incurable(load(), pair, "there is no module x")
+        assert told is not None
+        assert (told.code, told.exit_code) == ("incurable", ExitCode.REFUSED)
+        assert "letter X: " in told.message
+        assert told.message.endswith("; there is no module x")
+        assert "catalogue" not in told.message
+
+
+def test_an_untested_pair_is_told_with_the_command_that_reads_it() -> None:
+    told = doubt(load(), {"vllm": Version("0.32.0+cpu"), "lmcache": Version("99.0rc1")})
+    assert "is untested: " in told
+    assert "`kvpatch validate --pre --vllm '==0.32.0' --lmcache '==99.0rc1'` reads it" in told
+
+
 def index_has(monkeypatch: pytest.MonkeyPatch, *versions: str) -> list[str]:
     asked: list[str] = []
 

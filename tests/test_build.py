@@ -14,9 +14,11 @@ from fake_site import LATE, install
 from kvpatch import build, revision
 from kvpatch.digest import sha256
 from kvpatch.pairs import load
-from kvpatch.series import discover
+from kvpatch.series import Series, discover
 from kvpatch.wheel_copy import write
 from packaging.version import Version
+from pair_stand_in import ADAPTER
+from pair_stand_in import files as files_of_a_pair
 from planning import planned, written
 from web import Answer, Asked, Web, page, serving
 from wheels import STUBS, WORKER, build_wheel, contents
@@ -276,6 +278,35 @@ def test_a_release_beside_that_there_is_none_of_is_told_before_the_wheel_is_fetc
     assert "the newest is 0.5.6" in first
     swapped = kvpatch("fork", wheel, "-o", out, "--beside", "0.31.0")
     assert "0.31.0 is a release of vLLM, and --beside takes the LMCache" in swapped.err
+
+
+@pytest.mark.parametrize("version", ["0.5.6", "99.0"])
+def test_a_wheel_of_lmcache_that_no_vllm_can_import_the_connector_from_is_not_forked(
+    tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    (member,) = (one for one in discover().members if one.id == "KV014")
+    monkeypatch.setattr(build, "discover", lambda: Series((member,)))
+    monkeypatch.setattr(revision, "number", lambda _: 7)
+    files = {
+        **{
+            path: text.decode()
+            for path, text in files_of_a_pair().items()
+            if path.startswith("lmcache/")
+        },
+        "lmcache/__init__.py": "",
+        member.patch.targets[0].path: member.examples[0].before,
+    }
+    good = build_wheel(tmp_path, version, files, "lmcache")
+    assert fork(good, out, "--beside", "0.32.0").code == 0
+    (name,) = names(out)
+    (out / name).unlink()
+    del files[ADAPTER]
+    bad = build_wheel(tmp_path, version, files, "lmcache")
+    ran = fork(bad, out, "--beside", "0.32.0")
+    assert (ran.code, ran.error["code"], names(out)) == (3, "incurable", [])
+    assert "letter X: " in ran.error["message"]
+    assert "; there is no module lmcache.integration" in ran.error["message"]
+    assert (ran.data["fork"], ran.data["written"]) == (None, False)
 
 
 def test_an_untested_pair_is_forked_for_with_a_note(wheel: Path, out: Path) -> None:

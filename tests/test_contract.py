@@ -10,8 +10,19 @@ from kvpatch.contract import (
     failures_of_requests,
     failures_of_start,
     meetings,
+    unloadable,
 )
-from pair_stand_in import ADAPTER, CONNECTOR, POSITIONS, REQUEST, UTILS, pair, replaced
+from pair_stand_in import (
+    ADAPTER,
+    CONNECTOR,
+    MODELS,
+    POSITIONS,
+    REQUEST,
+    UTILS,
+    codebase,
+    pair,
+    replaced,
+)
 
 
 def test_a_pair_that_fits_breaks_on_nothing() -> None:
@@ -55,6 +66,29 @@ def test_what_the_factory_that_is_passed_on_imports_is_a_failure_of_the_start() 
     (broken,) = failures_of_start(pair({ADAPTER: text.replace("RUN", "factory.make()")}))
     assert (broken.kind, broken.why) == ("import", "there is no module vllm.gone")
     assert list(failures_of_start(pair({ADAPTER: text.replace("RUN", "pass")}))) == []
+
+
+IMPL = "class LMCacheConnectorV1Impl"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, ""),
+        # What vLLM lacks is not LMCache's, and hangs on the vLLM.
+        ({UTILS: ""}, ""),
+        ({ADAPTER: None}, "there is no module lmcache.integration"),
+        (replaced(ADAPTER, IMPL, f"{IMPL}2"), "has no LMCacheConnectorV1Impl"),
+        ({MODELS: ""}, f"lmcache.v1.compute.models.utils has no Builder ({ADAPTER}:"),
+        ({MODELS: None}, "there is no module lmcache.v1.compute.models"),
+    ],
+)
+def test_what_lmcache_lacks_itself_is_known_without_a_vllm(
+    changes: dict[str, str | None], why: str
+) -> None:
+    told = unloadable(codebase("lmcache", changes))
+    assert why in told
+    assert bool(why) is bool(told)
 
 
 def test_a_call_with_arguments_that_lmcache_does_not_take_is_broken() -> None:
