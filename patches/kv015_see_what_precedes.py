@@ -28,8 +28,8 @@ def _kvpatch_attend(impl, rows, query, key, value, output):
     groups = query.shape[1] // heads
     keys, values = key.transpose(0, 1)[None], value.transpose(0, 1)[None]
     places = torch.arange(tokens, device=key.device)
-    # The mask of so many rows takes 64 MiB.
-    several = max(1, (1 << 26) // (tokens * groups))
+    # The mask of so many rows takes 16 MiB.
+    several = max(1, (1 << 24) // (tokens * groups))
     parts = (part.split(several) for part in (rows, query, output))
     for own, asking, answer in zip(*parts):
         last = own.repeat(groups)[:, None]
