@@ -181,7 +181,8 @@ def _gds_and_blending(context: Context) -> Iterator[Finding]:
     if name in context.schema.keys and context.value(name) != [_GDS]:
         fix = Fix("set", name, value=[_GDS])
         given = context.is_set(name)
-        message = f"chunks to blend must be looked for at one place: set {name}: [{_GDS}]"
+        message = f"chunks to blend must be looked for at one place: set {name}: "
+        message += context.form(name, [_GDS])
         lower = None if given else Level.WARNING
         yield context.found(rules.TWO_TIERS, message, _either(context, name), fix=fix, lower=lower)
 

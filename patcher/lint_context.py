@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from .coercion import PREFIX, Effective
+from .coercion import PREFIX, Effective, Seen
 from .env_format import text_of
 from .key_history import History
 from .rules import Finding, Fix, Level, Rule, one_line
@@ -130,16 +130,24 @@ class Context:
         message: str,
         key: str,
         *,
+        seen: Seen | None = None,
         fix: Fix | None = None,
         lower: Level | None = None,
         todo: str = "",
     ) -> Finding:
         """A finding about a key, at the place where it was written.
 
-        ``todo`` is what cures it where that is no value, and ends the message.
+        Args:
+            rule: of it.
+            message: what is told.
+            key: the key.
+            seen: what was written, where that is not what counts.
+            fix: where it is certain.
+            lower: a level below the rule's.
+            todo: what cures it where that is no value; it ends the message.
         """
         message = f"{message}: {todo}" if todo else message
-        seen = self.effective.values.get(key)
+        seen = seen or self.effective.values.get(key)
         source = "file" if seen is None or seen.source == "default" else seen.source
         entry = self.file.entries.get(seen.given_as if seen and seen.given_as else key)
         entry = entry or self.file.entries.get(key)
@@ -157,9 +165,12 @@ class Context:
         """A key's value as a message may have it."""
         return shown(name, value, self.schema.extra)
 
-    def form(self, name: str, value: Any) -> str:
-        """How to write that value of a key where it is written, or would be."""
-        seen = self.effective.values.get(name)
+    def form(self, name: str, value: Any, seen: Seen | None = None) -> str:
+        """How to write that value of a key where it is written, or would be.
+
+        ``seen`` is what was written, where that is not what counts.
+        """
+        seen = seen or self.effective.values.get(name)
         source = seen.source if seen else "default"
         if source == "environment" or (source == "default" and not self.file.written):
             return one_line(masked(text_of(self.schema, value), name))

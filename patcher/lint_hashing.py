@@ -12,12 +12,15 @@ from .key_history import nearest
 from .lint_context import Context
 from .rules import Finding, Fix, Level
 
+EXECUTOR = "distributed-executor-backend"
 _NAME = "pre_caching_hash_algorithm"
 _BYTES = Version("0.4.6")
 """The first LMCache that takes a hash of bytes."""
 _HASH_NONE = (Version("0.3.4"), Version("0.4"))
 _HASH_RIGHT = Version("0.4.1")
 """The first release after those."""
+_APART = ("mp", "ray")
+"""Executors that give the worker a process of its own on one rank too."""
 
 NOT_LOOKED = " (give --env-file or --pid to have it checked)"
 """Ends the message about a variable that nobody looked for."""
@@ -58,14 +61,20 @@ def _not_taken(context: Context, algorithm: str) -> Finding:
 
 
 def _seed(context: Context) -> Iterator[Finding]:
-    kept = ("gds_path", "local_disk", "remote_url", "weka_path", "maru_path")
+    # LMCache knows what is on local_disk in its own process alone.
+    kept = ("gds_path", "remote_url", "weka_path", "maru_path")
     shared = ("enable_p2p", "enable_pd", "enable_nixl")
     where = next((name for name in (*kept, *shared) if context.value(name)), None)
-    if where is None and context.ranks < 2:
+    apart = context.launch.last(EXECUTOR) if context.launch else None
+    if where:
+        why = f"{where} outlives or leaves the process"
+    elif context.ranks > 1:
+        why = f"{context.ranks} ranks share keys"
+    elif apart in _APART and not context.blends:
+        # A scheduler sends hashes to the worker's process, and tokens where it blends.
+        why = f"--{EXECUTOR} {apart} has the worker in a process of its own"
+    else:
         return
-    why = (
-        f"{where} outlives or leaves the process" if where else f"{context.ranks} ranks share keys"
-    )
     key = where or _NAME
     first, fixed = _HASH_NONE
     if first <= context.lmcache < fixed and (context.python is None or context.python < (3, 12)):

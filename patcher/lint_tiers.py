@@ -53,6 +53,11 @@ def tiers(context: Context) -> Iterator[Finding]:
         state = f"{DISK_SIZE} is {'0' if given else '0 where it is not written'}"
         message = f"{state}, and LMCache then keeps nothing on local_disk: give it in GiB"
         yield context.found(rules.NO_DISK, message, DISK_SIZE if given else "local_disk")
+    elif context.value("local_disk"):
+        message = "local_disk starts empty after each restart, while the files of before stay "
+        message += f"there and don't count for {DISK_SIZE}"
+        todo = "remove them before vLLM starts"
+        yield context.found(rules.FORGOTTEN, message, "local_disk", todo=todo)
     yield from _unfolded(context)
     names = (*BACKENDS, "remote_storage_plugins", *_ELSEWHERE)
     if not any(context.value(name) for name in names):
@@ -149,8 +154,9 @@ def _unloaded(
 
 
 def _or_look(context: Context, name: str) -> str:
-    shown = one_line(masked(name))
-    return f", or look at one alone: {_LOCATIONS}: [{shown}]" * (_LOCATIONS in context.schema.keys)
+    if _LOCATIONS not in context.schema.keys:
+        return ""
+    return f", or look at one alone: {_LOCATIONS}: {context.form(_LOCATIONS, [name])}"
 
 
 def _places(context: Context) -> Iterator[tuple[str, str]]:

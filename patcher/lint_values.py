@@ -68,7 +68,7 @@ def _value(context: Context, seen: Seen, key: Key) -> Iterator[Finding]:
     if not misnamed and _unset(seen, key):
         return
     fix = _fix(seen, key)
-    right = f"; write {context.form(seen.name, fix.value)}" if fix else ""
+    right = f"; write {context.form(seen.name, fix.value, seen)}" if fix else ""
     if misnamed or (seen.failure and key.default is None and _is_nothing(seen.written)):
         fix = Fix("set", _given(seen), value=None)
         right = "; leave it out" if seen.source == "environment" else "; write null or leave it out"
@@ -87,7 +87,7 @@ def _value(context: Context, seen: Seen, key: Key) -> Iterator[Finding]:
             "kept": f"is dropped, and {context.shown(seen.name, context.value(seen.name))} stays",
         }[seen.failure]
         told = f"{_given(seen)}: {written} is no {_kind(key)} and {what}{right}"
-        yield context.found(rules.LOST, told, seen.name, fix=fix)
+        yield context.found(rules.LOST, told, seen.name, seen=seen, fix=fix)
     elif (
         seen.name == "blend_special_str"
         and seen.value != seen.written

@@ -423,6 +423,13 @@ CONTEXT_PARALLEL = _rule(
     "vLLM then lets each block stand for that many times its tokens, of which each rank holds a "
     "part; LMCache's connector goes by the block size of one rank, and keeps nothing or stops.",
 )
+FORGOTTEN = _rule(
+    "080",
+    "forgotten-at-restart",
+    Level.NOTE,
+    "What LMCache wrote to local_disk it knows in its own process alone, and it never looks what "
+    "files are there.",
+)
 
 SECOND = "LMCache stops at the first blend in the second check layer"
 """What comes of two: at the first one it leaves all tokens but those chosen."""

@@ -69,7 +69,7 @@ STORE = "gds_path: /mnt/a\ngds_buffer_size: 64\n"
         (STORE, {"environ": {"LMCACHE_CONFIG_FILE": "-"}}, rules.SEED, "PYTHONHASHSEED=0"),
         (
             "local_cpu: true\n",
-            {"environ": {"LMCACHE_CONFIG_FILE": "-", "LMCACHE_LOCAL_DISK": "/mnt/a/"}},
+            {"environ": {"LMCACHE_CONFIG_FILE": "-", "LMCACHE_REMOTE_URL": "lm://h:1"}},
             rules.SEED,
             "start every vLLM process with PYTHONHASHSEED=0",
         ),

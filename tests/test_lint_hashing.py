@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kvpatch import rules
 from kvpatch.rules import Level
-from linted import LMCACHE, only, run
+from linted import BLEND, LMCACHE, only, run
 
 pytestmark = pytest.mark.releases
 
@@ -73,7 +73,7 @@ def test_a_store_that_outlives_the_process_needs_a_hash_seed(
 
 
 def test_with_an_old_python_and_an_old_lmcache_no_seed_helps() -> None:
-    text = "local_disk: /mnt/a/\nmax_local_disk_size: 5\n"
+    text = KEPT
     environ = {"LMCACHE_CONFIG_FILE": "-", "PYTHONHASHSEED": "0"}
     found = only(run(text, "0.3.15", environ=environ, python=(3, 11)), rules.SEED)
     assert "whatever PYTHONHASHSEED says" in found.message
@@ -85,3 +85,30 @@ def test_two_ranks_that_share_keys_need_the_seed_as_well() -> None:
     serve = f"vllm serve m -tp 2 {LMCACHE % ''}"
     environ = {"LMCACHE_CONFIG_FILE": "-"}
     assert "2 ranks" in only(run("", environ=environ, serve=serve), rules.SEED).message
+
+
+@pytest.mark.parametrize("release", ["0.3.3", "0.3.9.post2", "0.3.15", "0.5.6"])
+def test_a_local_disk_is_of_one_process_and_needs_no_seed_on_one_rank(release: str) -> None:
+    text = "local_disk: /mnt/a/\nmax_local_disk_size: 5\n"
+    for environ in (None, {"LMCACHE_CONFIG_FILE": "-"}):
+        found = run(text, release, environ=environ, python=(3, 11)).findings
+        assert [one.rule for one in found] == [rules.FORGOTTEN]
+    serve = f"vllm serve m -tp 2 {LMCACHE % ''}"
+    ranked = run(text, release, environ={"LMCACHE_CONFIG_FILE": "-"}, serve=serve)
+    assert only(ranked, rules.SEED).message.partition(" is ")[0].startswith(("PYTHON", "2 ranks"))
+
+
+@pytest.mark.parametrize(
+    ("executor", "told"), [("mp", True), ("ray", True), ("uni", False), ("", False)]
+)
+def test_an_executor_with_the_worker_in_another_process_needs_the_seed_on_one_rank(
+    executor: str, told: bool
+) -> None:
+    flag = f"--distributed-executor-backend {executor}" if executor else ""
+    serve = f"vllm serve m {LMCACHE % ''} {flag}"
+    environ = {"LMCACHE_CONFIG_FILE": "-"}
+    found = [one.rule for one in run("", environ=environ, serve=serve).findings]
+    assert (rules.SEED in found) is told
+    # The scheduler sends the prompt's tokens there.
+    found = [one.rule for one in run(BLEND, environ=environ, serve=serve).findings]
+    assert rules.SEED not in found

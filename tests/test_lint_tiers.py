@@ -147,7 +147,7 @@ def test_two_places_to_load_from_are_a_warning(text: str, keys: str) -> None:
     found = only(run(text), rules.TWO_TIERS)
     assert found.level is Level.WARNING
     assert f"({keys})" in found.message
-    assert "retrieve_locations: [LocalCPUBackend]" in found.message
+    assert "retrieve_locations: ['LocalCPUBackend']" in found.message
     assert "retrieve_locations" not in only(run(text, "0.4.1"), rules.TWO_TIERS).message
     one = run(f"{text}retrieve_locations: [LocalCPUBackend]\n")
     assert not [finding for finding in one.findings if finding.rule is rules.TWO_TIERS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from kvpatch.lint import Surroundings, lint
 from kvpatch.mend import _rewritten
 from kvpatch.rules import IMPOSSIBLE, Finding, Level
 from kvpatch.yaml_source import YamlFile
-from linted import BLEND, NEWEST, ids, only, run, schema, value
+from linted import BLEND, LMCACHE, NEWEST, ids, only, run, schema, value
 from lmcache_config import executed
 from releases import lmcache_releases
 
@@ -79,6 +80,31 @@ def test_a_list_in_a_variable_is_dropped_and_what_was_there_stays() -> None:
     linted = run(BLEND, environ={"LMCACHE_BLEND_RECOMPUTE_RATIOS": "[0.3]"})
     assert "is dropped" in only(linted, rules.LOST).message
     assert value(linted, "blend_recompute_ratios") == [0.15]
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "right"),
+    [
+        ("blend_recompute_ratios", "[0.3]", "0.3"),
+        ("blend_recompute_ratios", "[0.3, 0.2]", "0.3,0.2"),
+        ("blend_check_layers", "[2]", "2"),
+    ],
+)
+def test_a_list_in_a_variable_is_told_as_a_variable_has_it_and_not_written_into_the_file(
+    name: str, written: str, right: str
+) -> None:
+    variable = f"LMCACHE_{name.upper()}"
+    linted = run(BLEND, environ={variable: written})
+    found = only(linted, rules.LOST)
+    assert found.message.endswith(f"stays; write {right}")
+    assert (found.source, found.line, found.fix) == ("environment", 0, None)
+    assert value(run(BLEND, environ={variable: right}), name) == json.loads(written)
+    # What vLLM's extra config has is JSON, whatever counts in the end.
+    extra = ', "kv_connector_extra_config": {"lmcache.%s": "%s"}' % (name, written)  # noqa: UP031
+    serve = f"vllm serve m {LMCACHE % extra}"
+    found = only(run(BLEND, environ={variable: right}, serve=serve), rules.LOST)
+    assert found.message.endswith(f"stays; write {written}")
+    assert found.source == "launch"
 
 
 def test_a_variable_that_stops_this_release_is_an_error() -> None:
