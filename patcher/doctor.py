@@ -13,7 +13,7 @@ from .finding_checks import finding_check
 from .fsops import Disk
 from .host import Where
 from .host_checks import host_checks, library_check
-from .lint import Surroundings, lint
+from .lint import Linted, Surroundings, lint
 from .lint_graphs import full_graphs
 from .model_checks import (
     check_layers_check,
@@ -150,11 +150,14 @@ def _configuration(seen: Subject, pid: int | None) -> Iterator[Check]:
         told = f"{seen.template.name} has no LMCache file: all of it is in the command"
         yield not_checked("file", told)
         return
+    linted = _linted(seen, pid)
+    set_there = linted.effective.values.values() if linted.effective else ()
+    configured = seen.file.written or any(one.source != "default" for one in set_there)
     elsewhere = seen.launch.elsewhere(seen.vllm) if seen.launch else ""
     if not seen.file.written and elsewhere:
         told = f"{one_line(masked(elsewhere))} keeps vLLM's chunks, and reads no file of LMCache's"
         yield not_checked("file", told)
-    elif not seen.file.written:
+    elif not seen.file.written and configured:
         told = f"process {pid} has no {CONFIG_VARIABLE}: its variables are the configuration"
         yield not_checked("file", told, "give --config FILE if it was to have one")
     elif not seen.file.text and seen.file.path == "-":
@@ -171,6 +174,17 @@ def _configuration(seen: Subject, pid: int | None) -> Iterator[Check]:
             yield not_checked("flags", told, "give the pid of the process that `vllm serve` is")
         elif seen.launch.config is not None and seen.launch.config.read:
             yield ok("vLLM's file", f"its options are read from {seen.launch.config.path}")
+    yield from map(finding_check, linted.findings)
+    failed = any(finding.level is Level.ERROR for finding in linted.findings)
+    if configured and not elsewhere and not failed and not seen.config_changed:
+        yield ok(
+            "file" if seen.file.written else "variables",
+            "LMCache reads what is there as it is meant",
+        )
+
+
+def _linted(seen: Subject, pid: int | None) -> Linted:
+    """What lint says of the configuration where it runs."""
     python = seen.host.environment.interpreter
     around = Surroundings(
         seen.environ,
@@ -182,14 +196,9 @@ def _configuration(seen: Subject, pid: int | None) -> Iterator[Check]:
         config_at=seen.config_at,
         ranks_agree=lambda: seen.pair.cured.get(_RANKS),
         on_cpu=seen.on_cpu,
+        config_changed=seen.config_changed,
     )
-    found = lint(seen.file, seen.schema, key_history.load(), around).findings
-    yield from map(finding_check, found)
-    if not elsewhere and not any(finding.level is Level.ERROR for finding in found):
-        yield ok(
-            "file" if seen.file.written else "variables",
-            "LMCache reads what is there as it is meant",
-        )
+    return lint(seen.file, seen.schema, key_history.load(), around)
 
 
 def _model(seen: Subject, asked: Asked) -> Iterator[Check]:

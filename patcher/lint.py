@@ -89,6 +89,7 @@ class Surroundings:
         config_at: where the file that LMCACHE_CONFIG_FILE names is here; empty for as written.
         ranks_agree: tells whether the patch for several ranks is there; None where nobody looked.
         on_cpu: whether the vLLM is known to be one for CPUs.
+        config_changed: whether the process was started before that file was changed.
     """
 
     environ: Mapping[str, str] | None = None
@@ -101,6 +102,7 @@ class Surroundings:
     config_at: str = ""
     ranks_agree: Callable[[], bool | None] | None = None
     on_cpu: bool = False
+    config_changed: bool = False
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -161,6 +163,7 @@ def lint(file: YamlFile, schema: Schema, history: History, around: Surroundings)
         config_at=around.config_at,
         ranks_agree=around.ranks_agree,
         on_cpu=around.on_cpu,
+        config_changed=around.config_changed,
     )
     named_otherwise = lint_names.stand_ins(context)
     for check in _checks(context):

@@ -52,6 +52,7 @@ class Context:
         config_at: where the file that LMCACHE_CONFIG_FILE names is here; empty for as written.
         ranks_agree: tells whether the patch for several ranks is there; None where nobody looked.
         on_cpu: whether the vLLM is known to be one for CPUs.
+        config_changed: whether the process was started before that file was changed.
     """
 
     file: YamlFile
@@ -69,6 +70,7 @@ class Context:
     config_at: str = ""
     ranks_agree: Callable[[], bool | None] | None = None
     on_cpu: bool = False
+    config_changed: bool = False
 
     @property
     def lmcache(self) -> Version:

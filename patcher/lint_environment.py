@@ -43,6 +43,7 @@ def environment(context: Context) -> Iterator[Finding]:
     """Variables against the file."""
     environ = context.environ
     if environ is None or not context.file.written:
+        yield from _unconfigured(context)
         yield from _overruled(context)
         return
     named = environ.get(CONFIG_VARIABLE)
@@ -59,6 +60,10 @@ def environment(context: Context) -> Iterator[Finding]:
         told += shown("", context.file.path)
         lower = None if context.running else Level.WARNING
         yield Finding(rules.OTHER_FILE, told, CONFIG_VARIABLE, "environment", lower=lower)
+    elif context.config_changed:
+        told = f"{shown('', context.file.path)} was changed after the process was started, which "
+        told += "runs with what was there before"
+        yield _warned(told, "restart vLLM to have it read", Level.WARNING)
     for name in context.schema.keys:
         variable = f"LMCACHE_{name.upper()}"
         if variable in environ and not context.schema.reading.env_beside_file:
@@ -67,6 +72,24 @@ def environment(context: Context) -> Iterator[Finding]:
             )
             yield Finding(rules.IGNORED, told, variable, "environment")
     yield from _overruled(context)
+
+
+def _unconfigured(context: Context) -> Iterator[Finding]:
+    """What of LMCache's is not there in a whole environment."""
+    set_there = any(seen.source != "default" for seen in context.effective.values.values())
+    if not context.whole_environ or set_there or context.effective.lost:
+        return
+    told = f"there is no {CONFIG_VARIABLE} and no variable that sets a key, so LMCache takes its "
+    told += "defaults (a variable that is not exported does not reach vLLM)"
+    todo = f"export {CONFIG_VARIABLE} to vLLM, if it was to have a configuration"
+    sure = context.launch is not None and context.launch.in_process
+    yield _warned(told, todo, Level.WARNING if sure else Level.NOTE)
+
+
+def _warned(told: str, todo: str, level: Level) -> Finding:
+    told = f"{told}: {todo}"
+    where = (CONFIG_VARIABLE, "environment")
+    return Finding(rules.OTHER_FILE, told, *where, lower=level, todo=todo)
 
 
 def _overruled(context: Context) -> Iterator[Finding]:

@@ -99,6 +99,7 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
         shown or (str(named[0]) if named else ""),
         release.ranks_agree,
         release.on_cpu,
+        _changed(launch, environ, asked.pid),
     )
     history = key_history.load()
 
@@ -261,6 +262,16 @@ def _named(
     from .process_path import compared, config_of
 
     return (Path(compared(pid, found)), found) if given else config_of(pid, found)
+
+
+def _changed(launch: Launch | None, environ: Mapping[str, str] | None, pid: int | None) -> bool:
+    """Whether the file that a process's own variables name was changed after its start."""
+    found = (environ or {}).get(CONFIG_VARIABLE)
+    if pid is None or found is None or CONFIG_VARIABLE in (launch.environ if launch else {}):
+        return False
+    from .process_path import changed_since
+
+    return changed_since(pid, found)
 
 
 def _variables(asked: Asked) -> str:

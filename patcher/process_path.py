@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from pathlib import Path
 from .outcome import ExitCode, KvpatchError
 from .rules import printable
 
+_CLOCK_S = 2.0
+"""By so much the clock of processes may be off."""
 _MOST_LINKS = 40
 """As many as the kernel follows."""
 
@@ -72,6 +75,35 @@ def found(name: str, root: str, folder: str = "") -> Found:
         here = root if target.startswith("/") else here
         parts += target.split("/")[::-1]
     return Found(here, changed)
+
+
+def started(process: Path) -> float | None:
+    """When a process was started, in seconds of the epoch; None where that can't be told.
+
+    ``process`` is its folder, such as ``/proc/7``, which has ticks since the machine was started.
+    """
+    try:
+        fields = (process / "stat").read_bytes().rpartition(b")")[2].split()
+        booted = re.search(rb"^btime (\d+)$", (process.parent / "stat").read_bytes(), re.MULTILINE)
+        ticks = int(fields[19])
+    except (OSError, IndexError, ValueError):
+        return None
+    return int(booted[1]) + ticks / os.sysconf("SC_CLK_TCK") if booted else None
+
+
+def is_newer(changed: float, since: float | None) -> bool:
+    """Whether that was changed after a process was started; False where its start is not known."""
+    return since is not None and changed > since + _CLOCK_S
+
+
+def changed_since(pid: int, name: str, proc: Path = Path("/proc")) -> bool:
+    """Whether the file that a process has under that name was changed after its start."""
+    own = proc / str(pid)
+    try:
+        changed = found(name, str(own / "root"), str(own / "cwd")).changed
+    except (OSError, ValueError):
+        return False
+    return is_newer(changed, started(own))
 
 
 def config_of(pid: int, name: str, proc: Path = Path("/proc")) -> tuple[Path, str]:

@@ -366,7 +366,7 @@ OTHER_FILE = _rule(
     "060",
     "other-file",
     Level.ERROR,
-    "LMCache reads the one file that LMCACHE_CONFIG_FILE names in its own process.",
+    "LMCache reads the one file that LMCACHE_CONFIG_FILE names in its own process, at its start.",
 )
 IGNORED = _rule(
     "061",

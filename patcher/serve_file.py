@@ -17,8 +17,6 @@ from .script_path import UNKNOWN, computed
 from .serve_config import ServeConfig
 from .yaml_source import MOST_BYTES, YamlFile, parse_bytes, read_now
 
-_CLOCK_S = 2.0
-"""By so much the clock of processes may be off."""
 _WHERE = "run kvpatch where vLLM runs, as a user who may read it"
 _ABSOLUTE = "name it by its absolute path"
 _QUOTED = re.compile(r"(['\"]).{2,}\1", re.DOTALL)
@@ -42,7 +40,7 @@ class Base:
 def of_process(pid: int, proc: Path = Path("/proc")) -> Base:
     """As a running process has it, also where that is in a container."""
     own = proc / str(pid)
-    return Base((own / "cwd",), str(own / "root"), _started(own))
+    return Base((own / "cwd",), str(own / "root"), process_path.started(own))
 
 
 def followed(launch: Launch, vllm: Version | None, base: Base) -> Launch:
@@ -72,7 +70,7 @@ def followed(launch: Launch, vllm: Version | None, base: Base) -> Launch:
     file = _read(path, shown)
     if isinstance(file, ServeConfig):
         return launch.with_config(file)
-    if base.since is not None and changed > base.since + _CLOCK_S:
+    if process_path.is_newer(changed, base.since):
         why = "it was changed after vLLM was started, which runs with what was there before"
         todo = f"restart vLLM, or check it with --serve 'vllm serve MODEL --config {shown}'"
         return launch.with_config(_unread(shown, why, todo))
@@ -142,17 +140,6 @@ def _read(path: str, shown: str) -> YamlFile | ServeConfig:
         replace(problem, message=_QUOTED.sub("'...'", problem.message)) for problem in file.problems
     )
     return replace(file, problems=tuple(quiet))
-
-
-def _started(process: Path) -> float | None:
-    """When a process was started: its ticks since the machine was."""
-    try:
-        fields = (process / "stat").read_bytes().rpartition(b")")[2].split()
-        booted = re.search(rb"^btime (\d+)$", (process.parent / "stat").read_bytes(), re.MULTILINE)
-        ticks = int(fields[19])
-    except (OSError, IndexError, ValueError):
-        return None
-    return int(booted[1]) + ticks / os.sysconf("SC_CLK_TCK") if booted else None
 
 
 def _unread(path: str, why: str, todo: str) -> ServeConfig:

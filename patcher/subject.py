@@ -19,7 +19,7 @@ from .launch import Launch, server_of
 from .model_config import LeftOutError, Model, read_model
 from .model_runner import built_for_cpu
 from .outcome import KvpatchError
-from .process_path import compared, config_of
+from .process_path import changed_since, compared, config_of
 from .render import render
 from .schema import Schema
 from .schema_source import read_schema
@@ -58,6 +58,7 @@ class Subject:
     environ: Mapping[str, str] | None = None
     launch: Launch | None = None
     config_at: str = ""
+    config_changed: bool = False
     model: Model | None = None
     left_out: LeftOutError | None = None
 
@@ -97,13 +98,14 @@ def subject_of(where: Where, disk: Disk, asked: Asked) -> Subject:
     file = YamlFile("-", "")
     named = asked.config
     environ, launch = None, None
-    shown, config_at = "", ""
+    shown, config_at, changed = "", "", False
     if asked.pid is not None:
         environ = environment.from_process(asked.pid)
         launch = server_of(environment.command_of(asked.pid))
         if launch is not None:
             launch = serve_file.followed(launch, pair.vllm, serve_file.of_process(asked.pid))
         found_at = environ.get(CONFIG_VARIABLE)
+        changed = bool(found_at) and changed_since(asked.pid, found_at or "")
         if found_at and named is not None:
             config_at = compared(asked.pid, found_at)
         if asked.profile is None and named is None:
@@ -147,6 +149,7 @@ def subject_of(where: Where, disk: Disk, asked: Asked) -> Subject:
         environ,
         launch,
         config_at,
+        changed,
         model,
         left_out,
     )

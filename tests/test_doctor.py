@@ -256,6 +256,34 @@ def test_lint_and_doctor_say_the_same_of_the_same_process(
     assert linted.code == int(any(level == "error" for _, level in said))
 
 
+@pytest.mark.parametrize(
+    ("named", "told"), [(False, "takes its defaults"), (True, "was changed after the process")]
+)
+def test_a_process_that_has_no_configuration_or_an_older_one_is_not_called_fine(
+    site: Path, tmp_path: Path, named: bool, told: str
+) -> None:
+    config = tmp_path / "lmcache.yaml"
+    config.write_text("chunk_size: 256\n")
+    os.utime(config, (2**32, 2**32))
+    transfer = '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}'
+    words = ("vllm", "serve", "m", "--kv-transfer-config", transfer)
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()", *words],
+        stdin=subprocess.PIPE,
+        env={**os.environ, **({"LMCACHE_CONFIG_FILE": str(config)} if named else {})},
+    )
+    more = ("--site", site, "--pid", process.pid, "--json")
+    try:
+        linted, seen = kvpatch("lint", *more), kvpatch("doctor", *more)
+    finally:
+        process.communicate()
+    (found,) = [one for one in linted.data["findings"] if one["rule"] == "LM060"]
+    assert (found["level"], told in found["message"]) == ("warning", True)
+    there = rows(seen)
+    assert there["LM060 LMCACHE_CONFIG_FILE"]["state"] == "warn"
+    assert not {"file", "variables"} & {name for name, one in there.items() if one["state"] == "ok"}
+
+
 def test_the_table_has_every_check_and_their_count(site: Path) -> None:
     ended = kvpatch("doctor", "--site", site)
     assert ended.code == 1

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from kvpatch import key_history
 from kvpatch.launch import Launch
+from kvpatch.launch_script import parse_launch
 from kvpatch.lint import Surroundings, lint
 from kvpatch.shell_state import Withheld
-from kvpatch.yaml_source import parse_yaml
-from linted import schema
+from kvpatch.yaml_source import YamlFile, parse_yaml
+from linted import LMCACHE, schema
 
 pytestmark = pytest.mark.releases
 
@@ -38,3 +39,45 @@ def test_a_script_that_does_not_name_the_file_leaves_that_to_who_starts_it() -> 
 def test_a_file_that_is_named_and_kept_back_is_told_once() -> None:
     kept = Launch({}, scripted=True, withheld={"LMCACHE_CONFIG_FILE": Withheld("/a", "sudo")})
     assert found(kept) == ["LM064 warning LMCACHE_CONFIG_FILE"]
+
+
+SERVE = f"vllm serve m {LMCACHE % ''}"
+SET = ', "kv_connector_extra_config": {"lmcache.chunk_size": 128}'
+
+
+@pytest.mark.parametrize(
+    ("serve", "environ", "level"),
+    [
+        (SERVE, {}, "warning"),
+        (SERVE, {"LMCACHE_LOG_LEVEL": "DEBUG", "HOME": "/"}, "warning"),
+        (None, {}, "note"),
+        (SERVE, {"LMCACHE_CHUNK_SIZE": "128"}, ""),
+        (SERVE, None, ""),
+        (f"vllm serve m {LMCACHE % SET}", {}, ""),
+        (SERVE.replace("LMCacheConnectorV1", "LMCacheMPConnector"), {}, ""),
+    ],
+)
+def test_an_environment_without_a_configuration_is_told(
+    serve: str | None, environ: dict[str, str] | None, level: str
+) -> None:
+    launch = None if serve is None else parse_launch(serve)
+    around = Surroundings(environ, running=True, launch=launch)
+    file = YamlFile("-", "", written=False)
+    linted = lint(file, schema("0.5.6"), key_history.load(), around)
+    told = [one for one in linted.findings if one.rule.id == "LM060"]
+    assert [one.level.value for one in told] == [level] * bool(level)
+    assert all("takes its defaults" in one.message and "export" in one.todo for one in told)
+
+
+def test_a_file_that_is_newer_than_the_process_is_told_once() -> None:
+    file = parse_yaml("chunk_size: 256\n")
+    for named, changed, level in ((file.path, True, "warning"), (file.path, False, "")):
+        environ = {"LMCACHE_CONFIG_FILE": named}
+        around = Surroundings(environ, running=True, config_changed=changed)
+        linted = lint(file, schema("0.5.6"), key_history.load(), around)
+        told = [one for one in linted.findings if one.rule.id == "LM060"]
+        assert [one.level.value for one in told] == [level] * bool(level)
+    # What is said of another file is an error of its own.
+    around = Surroundings({"LMCACHE_CONFIG_FILE": "/b"}, running=True, config_changed=True)
+    linted = lint(file, schema("0.5.6"), key_history.load(), around)
+    assert [one.level.value for one in linted.findings] == ["error"]

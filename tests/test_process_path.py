@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from kvpatch.process_path import found, shown
+from kvpatch.process_path import changed_since, found, is_newer, shown, started
 
 
 @pytest.fixture
@@ -72,3 +72,16 @@ def test_a_link_that_is_newer_than_its_file_counts(root: Path) -> None:
 def test_a_file_that_was_put_there_with_an_old_time_is_new(root: Path) -> None:
     os.utime(root / "mnt/real.yaml", (1, 1))
     assert found("/mnt/real.yaml", str(root)).changed > 1000
+
+
+def test_what_was_changed_after_the_start_of_a_process_is_told(root: Path) -> None:
+    since = started(Path("/proc/self"))
+    assert since is not None
+    assert [is_newer(at, since) for at in (since - 9, since + 1, since + 3)] == [False, False, True]
+    assert not is_newer(since, None)
+    file = root / "mnt/real.yaml"
+    os.utime(file, (since + 99, since + 99))
+    assert changed_since(os.getpid(), str(file))
+    # It is not there, or nobody knows when the process was started.
+    assert not changed_since(os.getpid(), str(root / "gone"))
+    assert not changed_since(7, str(file), root)
