@@ -212,7 +212,8 @@ def _model(seen: Subject, asked: Asked) -> Iterator[Check]:
     elif model is not None and not seen.template.blends:
         yield fit_check(model, seen.template)
     elif model is not None:
-        yield from model_checks(model, taken, cured=seen.pair.cured.get(_ROPE))
+        cured = seen.pair.cured.get(_ROPE)
+        yield from model_checks(model, taken, cured=cured, served=_dtype(seen))
     if not seen.template.blends:
         return
     if model is not None and seen.values.get("enable_blending"):
@@ -230,6 +231,14 @@ def _model(seen: Subject, asked: Asked) -> Iterator[Check]:
         argv = [str(folder), separator, "whole" if cured else "cut"]
         answer = probe("tokenizer_probe", argv, limit=LOAD_LIMIT_S, python=seen.python)
         yield separator_check(answer, separator, cured=cured)
+
+
+def _dtype(seen: Subject) -> str | None:
+    """The dtype that the command names; empty for none, None where it is not known."""
+    if seen.launch is None or not seen.launch.known or seen.launch.is_unread("dtype"):
+        return None
+    found = seen.launch.last("dtype")
+    return found if isinstance(found, str) else ""
 
 
 def _gds(seen: Subject, asked: Asked) -> Iterator[Check]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from . import rules
 from .coercion import Seen
-from .lint_context import Context
+from .lint_context import TENSOR, Context
+from .outcome import KvpatchError
 from .rules import Finding, Fix, Level
 from .schema import Unknown
 from .secrecy import shown
@@ -37,8 +39,10 @@ _LEAST = {"chunk_size": 1, "blend_check_layers": 0, "blend_min_tokens": 0}
 _PORTS = ("_port", "_ports", "_port_start")
 _LAST_PORT = 65535
 _PERCENT = 100
-# So few MiB are less than one prompt of any model but toys takes, and as GiB a buffer's usual size.
+# As GiB these are a buffer's usual sizes. As MiB the first is less than a prompt of most models
+# takes; shared out over ranks, short ones take less than that.
 _FEW_MIB = 64
+_FEWER_MIB = 16
 
 
 def sizes(context: Context) -> Iterator[Finding]:
@@ -54,10 +58,15 @@ def sizes(context: Context) -> Iterator[Finding]:
         elif unit > 1 and seen.value >= _MOST:
             yield _bytes(context, seen, unit)
         elif unit == MIB and 0 < seen.value < _FEW_MIB:
-            told = f"{seen.name} is in MiB, and {number} MiB hold no prompt of most "
-            told += "models: "
-            told += f"write {seen.value * (GIB // MIB)} for {number} GiB"
-            yield context.found(rules.BYTES, told, seen.name, lower=Level.WARNING)
+            needed = _needed_mib(context)
+            if needed is None and seen.value < _FEWER_MIB:
+                told = f"{seen.name} is in MiB, and {number} MiB hold but short prompts of most "
+                told += f"models: write {seen.value * (GIB // MIB)} if {number} GiB are meant"
+                yield context.found(rules.BYTES, told, seen.name, lower=Level.WARNING)
+            elif needed is not None and seen.value < needed:
+                told = f"{seen.name} is in MiB, and the longest prompt of the model takes {needed} "
+                told += f"MiB on a rank: write {needed}"
+                yield context.found(rules.BYTES, told, seen.name, lower=Level.WARNING)
 
 
 def impossible(context: Context) -> Iterator[Finding]:
@@ -101,6 +110,25 @@ def blending(context: Context) -> Iterator[Finding]:
     ):
         told = f"blend_min_tokens ({least}) is below chunk_size ({chunk}): write one chunk or more"
         yield context.found(rules.APART, told, "blend_min_tokens", lower=Level.NOTE)
+
+
+def _needed_mib(context: Context) -> int | None:
+    """What the longest prompt of the command's model takes on a rank; None where not known."""
+    given = context.launch
+    if given is None or not given.known or not Path(given.model or "").is_absolute():
+        return None
+    from .model_config import read_model
+    from .sizing import Wanted, numbers
+
+    longest, dtype = given.last("max-model-len"), given.last("kv-cache-dtype")
+    try:
+        tokens = None if longest is None else int(longest)
+        model = read_model(Path(given.model or ""), longest=tokens)
+        ranks = context.parallel(TENSOR)
+        wanted = Wanted(model=model, ranks=ranks, longest=tokens, kv_dtype=str(dtype or "auto"))
+        return numbers(wanted, gds=True).buffer_mib
+    except (ValueError, KvpatchError):
+        return None
 
 
 def _written(context: Context) -> Iterator[Seen]:

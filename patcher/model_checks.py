@@ -27,20 +27,20 @@ _LOADED = {
 }
 
 
-def model_checks(model: Model, taken: Sequence[str], *, cured: bool | None) -> Iterator[Check]:
+def model_checks(
+    model: Model, taken: Sequence[str], *, cured: bool | None, served: str | None = None
+) -> Iterator[Check]:
     """The rows of a model.
 
     Args:
         model: its configuration.
         taken: classes that the installed LMCache blends; empty where that can't be read.
         cured: whether the patch for scaled rope is in place; None where this pair has none.
+        served: the dtype that the command names, empty for none; None where it is not known.
     """
     yield class_check(model.architecture, taken)
     yield _rope(model, cured=cured)
-    if model.dtype != DTYPE:
-        yield fail("dtype", f"{model.dtype}, and LMCache blends {DTYPE}", f"serve --dtype {DTYPE}")
-    else:
-        yield ok("dtype", model.dtype)
+    yield _dtype(model, served)
     yield _layers(model)
 
 
@@ -87,6 +87,17 @@ def class_check(architecture: str, taken: Sequence[str]) -> Check:
     if first := SINCE.get(architecture):
         todo = f"take LMCache {first} or newer, or a model of: {', '.join(taken)}"
     return fail(name, f"this LMCache does not blend {architecture or 'it'}", todo)
+
+
+def _dtype(model: Model, served: str | None) -> Check:
+    name, dtype = "dtype", model.dtype if served in (None, "", "auto") else str(served)
+    if dtype == DTYPE:
+        return ok(name, dtype)
+    told = f"{dtype}, and LMCache blends {DTYPE}"
+    if served is None:
+        todo = f"serve it with --dtype {DTYPE}, as the command of `kvpatch profile` does"
+        return warn(name, told, todo)
+    return fail(name, told, f"serve --dtype {DTYPE}")
 
 
 def _rope(model: Model, *, cured: bool | None) -> Check:

@@ -45,11 +45,9 @@ def mount_check(facts: Mapping[str, Any]) -> Check:
         return not_checked(_MOUNT, f"no mount is told for {real}")
     kind, point = str(mount["type"]), str(mount["point"])
     where = f"{real} is on {kind} ({mount['source']}) at {point}"
-    if not facts["there"]:
-        todo = "mount the storage and make the folder before vLLM starts"
-        return fail(
-            _MOUNT, f"{real} is not there: LMCache would make it on {kind} at {point}", todo
-        )
+    missing = f"{real} is not there: LMCache would make it on {kind} at {point}"
+    if not facts["there"] and point == "/":
+        return fail(_MOUNT, missing, "mount the storage and make the folder before vLLM starts")
     if kind in _MEMORY:
         return fail(
             _MOUNT, f"{where}: that is memory, gone at a restart", "name a folder on storage"
@@ -57,6 +55,9 @@ def mount_check(facts: Mapping[str, Any]) -> Check:
     if kind in _LAYERED:
         todo = "mount the storage into the container, for example with -v /mnt/nvme:/mnt/nvme"
         return fail(_MOUNT, f"{where}: a container's own layer, which has no GDS", todo)
+    if not facts["there"]:
+        # Something is mounted above it, as where a profile chose a folder on the storage given.
+        return warn(_MOUNT, missing, "make the folder before vLLM starts")
     if kind.startswith(("nfs", "vastnfs")):
         return _nfs(mount, where)
     if point == "/":

@@ -146,9 +146,7 @@ def test_28_a_config_file_that_was_not_exported_is_seen_by_pid(tmp_path: Path) -
     assert "not exported" in said(ended, "LM060")
 
 
-@pytest.mark.parametrize(
-    "kept", ["gds_path: /mnt/a\ngds_buffer_size: 64", "local_disk: /mnt/a\nmax_local_disk_size: 5"]
-)
+@pytest.mark.parametrize("kept", ["gds_path: /mnt/a\ngds_buffer_size: 64", "remote_url: lm://h:1"])
 def test_29_a_store_that_outlives_the_process_wants_a_seed(tmp_path: Path, kept: str) -> None:
     environ = tmp_path / "vllm.env"
     config = f"LMCACHE_CONFIG_FILE={tmp_path / 'lmcache.yaml'}\n"

@@ -72,7 +72,6 @@ def test_a_model_that_a_newer_lmcache_blends_names_that_release() -> None:
     ("more", "name"),
     [
         ({"rope_scaling": {"rope_type": "llama3"}}, "rope"),
-        ({"torch_dtype": "float16"}, "dtype"),
         ({"sliding_window": 1024}, "layers"),
         ({"layer_types": ["linear_attention", "full_attention"] * 2}, "layers"),
         ({"kv_lora_rank": 8, "qk_rope_head_dim": 8}, "layers"),
@@ -80,6 +79,29 @@ def test_a_model_that_a_newer_lmcache_blends_names_that_release() -> None:
 )
 def test_what_blending_gets_wrong_is_a_failure(more: dict[str, Any], name: str) -> None:
     assert states(**more)[name][0] is State.FAIL
+
+
+@pytest.mark.parametrize(
+    ("own", "served", "state"),
+    [
+        ("float16", None, State.WARN),
+        ("float32", None, State.WARN),
+        ("float16", "", State.FAIL),
+        ("float16", "auto", State.FAIL),
+        ("float16", "bfloat16", State.OK),
+        ("bfloat16", "half", State.FAIL),
+        ("bfloat16", None, State.OK),
+    ],
+)
+def test_another_dtype_is_a_failure_where_the_command_is_known(
+    own: str, served: str | None, state: State
+) -> None:
+    found = model_checks(
+        parse_model({**PLAIN, "torch_dtype": own}, "m"), TAKEN, cured=False, served=served
+    )
+    (row,) = [one for one in found if one.name == "dtype"]
+    assert row.state is state
+    assert ("--dtype bfloat16" in row.todo) is (state is not State.OK)
 
 
 def test_scaled_rope_is_ok_where_its_patch_is_in_place() -> None:

@@ -58,13 +58,23 @@ def test_every_kind_of_mount_is_told_apart(
 
 
 def test_a_folder_that_is_missing_or_hangs_is_a_failure_by_itself() -> None:
-    missing = states(facts(there=False))
+    missing = states(facts("ext4", "/", there=False))
     assert list(missing) == ["gds mount"]
-    assert "LMCache would make it on xfs" in missing["gds mount"][1]
+    assert missing["gds mount"][0] is State.FAIL
+    assert "LMCache would make it on ext4 at /" in missing["gds mount"][1]
     hung = states(Answer(None, "no answer within 10 s", hung=True))
     assert hung["gds mount"][0] is State.FAIL
     assert states(Answer(None, "odd"))["gds mount"][0] is State.NOT_CHECKED
     assert states(facts(mount=None))["gds mount"][0] is State.NOT_CHECKED
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"), [("xfs", State.WARN), ("nfs4", State.WARN), ("tmpfs", State.FAIL)]
+)
+def test_a_folder_that_is_missing_on_mounted_storage_is_to_be_made(kind: str, state: State) -> None:
+    (found,) = storage_checks(facts(kind, there=False), 4096, "0.5.6")
+    assert found.state is state
+    assert (found.todo == "make the folder before vLLM starts") is (state is State.WARN)
 
 
 @pytest.mark.parametrize(
