@@ -129,7 +129,8 @@ def _pair(seen: Subject) -> Iterator[Check]:
         # Nothing is known of graphs where no process was named.
         full = seen.launch is None or full_graphs(seen.launch, seen.vllm) is not False
         full = full and not seen.on_cpu
-        yield runner_check(template, seen.vllm, said, full=full)
+        inside = seen.launch is None or not seen.launch.elsewhere(seen.vllm)
+        yield runner_check(template, seen.vllm, said, full=full, inside=inside)
     found = distributions(seen.site)
     yield pins_check(found, "transformers")
     yield flashinfer_check(found)

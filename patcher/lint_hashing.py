@@ -68,10 +68,12 @@ def _seed(context: Context) -> Iterator[Finding]:
     apart = context.launch.last(EXECUTOR) if context.launch else None
     if where:
         why = f"{where} outlives or leaves the process"
+    elif context.blends:
+        # A scheduler sends tokens then, and the process of each rank makes its own keys of them.
+        return
     elif context.ranks > 1:
         why = f"{context.ranks} ranks share keys"
-    elif apart in _APART and not context.blends:
-        # A scheduler sends hashes to the worker's process, and tokens where it blends.
+    elif apart in _APART:
         why = f"--{EXECUTOR} {apart} has the worker in a process of its own"
     else:
         return

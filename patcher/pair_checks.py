@@ -198,7 +198,12 @@ def extension_check(answer: Answer, lmcache: Version) -> Check:
 
 
 def runner_check(
-    template: Template, vllm: Version, said: str | None = None, *, full: bool = True
+    template: Template,
+    vllm: Version,
+    said: str | None = None,
+    *,
+    full: bool = True,
+    inside: bool = True,
 ) -> Check:
     """Which model runner vLLM takes, where LMCache works inside of its process.
 
@@ -207,13 +212,14 @@ def runner_check(
         vllm: its release.
         said: what the variable for it says where vLLM runs; None where it is not set, or not known.
         full: whether vLLM may take full CUDA graphs.
+        inside: whether LMCache works in vLLM's process, as far as the command says.
     """
     name = "model runner"
     models = second_runner_taken(vllm, said)
     if not models:
         told = "is the default" if said is None else f"is taken, as {VARIABLE} says"
         return ok(name, f"the older one {told}")
-    if template.kind != "lmcache":
+    if template.kind != "lmcache" or not inside:
         return ok(name, "what is known of V2 concerns LMCache's in-process connector alone")
     if not full:
         return ok(name, f"Model Runner V2 for {models}, without full CUDA graphs")

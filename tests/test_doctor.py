@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from commands import Ran, kvpatch
 from fake_site import LATE, WORKER, install
 from kvpatch.templates import load, names
@@ -109,6 +110,47 @@ def test_a_profile_is_judged_by_what_it_needs(tmp_path: Path, name: str) -> None
     assert failed == set() or template.blends
     assert (rows(ended)["model runner"]["state"] == "warn") is (template.kind == "lmcache")
     assert "LMCache None" not in ended.out
+
+
+@pytest.mark.parametrize("vllm", ["0.32.0", "0.11.0"])
+@pytest.mark.parametrize("name", names())
+def test_a_process_that_a_profile_started_is_fine_but_for_patches(
+    tmp_path: Path, name: str, vllm: str
+) -> None:
+    lmcache = {"0.32.0": "0.5.6", "0.11.0": "0.3.9.post2"}[vllm]
+    folder, template = site_of(tmp_path, vllm, lmcache), load(name)
+    model = {**MOE, "architectures": ["LlamaForCausalLM"], "rope_scaling": None}
+    (tmp_path / "config.json").write_text(json.dumps(model))
+    storage = tmp_path / "storage"
+    output = ("-o", tmp_path / "lmcache.yaml") if template.kind == "lmcache" else ()
+    gds = ("--gds-path", storage) if template.gds else ()
+    asked = ("--model", tmp_path, "--max-model-len", "64", "--tp", "2", *gds, *output, "--json")
+    made = kvpatch("profile", name, "--site", folder, *asked)
+    if made.code == 3:
+        assert vllm == "0.11.0"
+        return
+    if template.gds:
+        Path(yaml.safe_load(made.data["yaml"])["gds_path"]).mkdir(parents=True)
+    serve = made.data["serve"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", "input()", *serve["argv"]],
+        stdin=subprocess.PIPE,
+        env={**os.environ, **serve["environ"]},
+    )
+    more = ("--pid", process.pid, "--model", tmp_path, "--no-write", "--json")
+    try:
+        ended = kvpatch("doctor", "--site", folder, *more)
+    finally:
+        process.communicate(b"\n")
+    found = [one for one in ended.data["checks"] if one["group"] != "GDS"]
+    # What this site lacks, and what of the pair needs another.
+    lacks = {"patches", "transformers", "LM041 gds_path", "LM070", "catalogue"}
+    bad = {one["name"] for one in found if one["state"] in ("fail", "warn")} - lacks
+    old = (
+        {"LM038 pre_caching_hash_algorithm"} if vllm == "0.11.0" and not template.blends else set()
+    )
+    assert bad <= old, ended.out
+    assert rows(ended).get("dtype", {}).get("state", "ok") == "ok"
 
 
 @pytest.mark.parametrize(("tokens", "state"), [(4096, "ok"), (10**9, "warn")])

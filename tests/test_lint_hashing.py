@@ -85,6 +85,12 @@ def test_two_ranks_that_share_keys_need_the_seed_as_well() -> None:
     serve = f"vllm serve m -tp 2 {LMCACHE % ''}"
     environ = {"LMCACHE_CONFIG_FILE": "-"}
     assert "2 ranks" in only(run("", environ=environ, serve=serve), rules.SEED).message
+    # Where it blends the scheduler sends tokens, of which each rank makes its own keys.
+    for release in ("0.3.9.post2", "0.5.6"):
+        found = run(BLEND, release, environ=environ, serve=serve, python=(3, 11)).findings
+        assert rules.SEED not in {one.rule for one in found}
+    shared = f"{BLEND}gds_path: /mnt/a\n"
+    assert only(run(shared, environ=environ, serve=serve), rules.SEED).key == "gds_path"
 
 
 @pytest.mark.parametrize("release", ["0.3.3", "0.3.9.post2", "0.3.15", "0.5.6"])
@@ -109,6 +115,5 @@ def test_an_executor_with_the_worker_in_another_process_needs_the_seed_on_one_ra
     environ = {"LMCACHE_CONFIG_FILE": "-"}
     found = [one.rule for one in run("", environ=environ, serve=serve).findings]
     assert (rules.SEED in found) is told
-    # The scheduler sends the prompt's tokens there.
     found = [one.rule for one in run(BLEND, environ=environ, serve=serve).findings]
     assert rules.SEED not in found
