@@ -26,8 +26,14 @@ def options(given: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def lasting(words: Sequence[str]) -> tuple[str, ...]:
-    """Such words for a text that is read in another folder."""
-    return tuple(os.path.abspath(word) if "/" in word else word for word in words)  # noqa: PTH100
+    """Such words for a text that is read in another folder: all but a Python on PATH are paths."""
+    found = list(words)
+    for at in range(1, len(found), 2):
+        on_path = found[at - 1] == "--python" and "/" not in found[at]
+        # As `locate` has it: what is there by that name is meant, and not what is on PATH.
+        if not on_path or os.path.exists(found[at]):  # noqa: PTH110
+            found[at] = os.path.abspath(found[at])  # noqa: PTH100
+    return tuple(found)
 
 
 def options_in(words: Sequence[str]) -> tuple[str, ...]:

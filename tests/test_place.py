@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from kvpatch.outcome import ExitCode, KvpatchError, Report
-from kvpatch.place import addressed, command, options, options_in, quoted, report_for
+from kvpatch.place import addressed, command, lasting, options, options_in, quoted, report_for
 
 PLACE = ("--python", "/srv/v llm/bin/python")
 SHOWN = "--python '/srv/v llm/bin/python'"
@@ -65,3 +65,18 @@ def test_a_shell_reads_a_quoted_path_back(name: bytes) -> None:
     done = subprocess.run(["bash", "-c", f"printf %s {line}"], capture_output=True, check=True)
     assert done.stdout == name
     assert command("revert", ("--python", word)) == f"kvpatch revert --python {line}"
+
+
+def test_a_place_outlasts_the_folder_that_it_was_named_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert lasting(("--python", "python3")) == ("--python", "python3")
+    assert lasting(("--python", "./python3")) == ("--python", str(tmp_path / "python3"))
+    # The name of a folder that is there is that folder, as where it is looked for.
+    (tmp_path / "python3").mkdir()
+    assert lasting(("--python", "python3")) == ("--python", str(tmp_path / "python3"))
+    given = ("--site", "site-packages", "--state", "journal")
+    kept = ("--site", str(tmp_path / "site-packages"), "--state", str(tmp_path / "journal"))
+    assert lasting(given) == kept
+    assert lasting(("--python", "/a/b")) == ("--python", "/a/b")
