@@ -15,6 +15,7 @@ from .render import Rendered, header, label
 from .serving import MODEL, Serve, quoted, shell
 from .start_script import BIN, start_script
 from .templates import Pair, Template
+from .tier_folders import tier_folders
 
 CONFIG_NAME = "lmcache.yaml"
 _MOUNTED = "/etc/lmcache"
@@ -76,6 +77,7 @@ def _places(folder: Path, programs: Path | None, patched: bool) -> list[str]:
     )
     return [
         f"It takes {taken}; `{BIN}=DIR ./serve.sh` takes another{same}.",
+        "Options behind it are added to the command: `./serve.sh --port 9000`.",
         "The folder may be copied: scripts and `compose.yaml` read the files beside them. The unit",
         f"and `vllm.env` name it as `{folder}`; change that where they are used.",
     ]
@@ -289,10 +291,7 @@ def _storage(template: Template, made: Rendered) -> tuple[str, ...]:
         return made.serve.folders
     import yaml
 
-    values = yaml.safe_load(made.text) if made.text else {}
-    given = str(values.get("gds_path") or "")
-    found = given.split(",") if "gds_path_sharding" in values else [given]
-    return tuple(one for one in found if one and not one.startswith("/dev/null"))
+    return tier_folders(yaml.safe_load(made.text) if made.text else {})
 
 
 def _readme(

@@ -129,8 +129,12 @@ def _chosen(
     if not found:
         return None
     chosen = next((call for call in reversed(found) if call.certain), found[-1])
-    others = {(call.line, call.arguments) for call in found}
-    others.discard((chosen.line, chosen.arguments))
+    whole = (chosen.line, chosen.arguments)
+    size = len(chosen.arguments)
+    # The same one with more options behind it, as of `$@`, is no other.
+    others = {
+        (call.line, call.arguments) for call in found if (call.line, call.arguments[:size]) != whole
+    }
     lines = sorted(line for line, _ in others)
     environ = _placed(chosen)
     named = CONFIG_VARIABLE in chosen.environ and CONFIG_VARIABLE not in environ

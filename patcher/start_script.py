@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import indent
 
 from .coercion import CONFIG_VARIABLE
 from .serving import quoted, shell
@@ -52,7 +53,12 @@ def start_script(
         f'  echo "    give the bin folder of its environment: {BIN}=/srv/vllm/bin $0" >&2',
         "  exit 127",
         "fi",
-        f"exec {shell(list(argv))}",
+        "start() {",
+        indent(f'exec {shell(list(argv))} "$@"', "  "),
+        "}",
+        "# Options of this script are added; without any, `kvpatch lint` knows the whole command.",
+        '[ $# -eq 0 ] || start "$@"',
+        "start",
         "",
     ]
     return "\n".join(lines)

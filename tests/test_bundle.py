@@ -31,6 +31,7 @@ def bundle(
     programs: Path | None = None,
     gds_path: str = ODD,
     vllm: str = "0.32.0",
+    changes: dict[str, object] | None = None,
 ) -> dict[str, str]:
     pair = curable(Version("0.5.6"), Version(vllm))
     pair = replace(pair, registered=state, cured=dict.fromkeys(pair.cured, state))
@@ -38,7 +39,8 @@ def bundle(
     settings = {"output": str(folder / "lmcache.yaml")}
     if load(profile).gds or load(profile).kind == "vllm":
         settings["gds_path"] = gds_path
-    made = render(profile, schema_of("0.5.6"), pair, settings, Wanted(model_path=model))
+    wanted = Wanted(model_path=model)
+    made = render(profile, schema_of("0.5.6"), pair, settings, wanted, changes)
     return dict(files(load(profile), pair, made, folder, programs))
 
 
@@ -61,8 +63,9 @@ def test_compose_starts_what_the_script_starts_whatever_the_image_does(
     found = bundle(profile, vllm=vllm, model=Path("/m/a"))
     service = yaml.safe_load(found["compose.yaml"])["services"]["vllm"]
     words = [*service["entrypoint"], *(word.replace("$$", "$") for word in service["command"])]
-    script = found["serve.sh"].replace("\\\n", " ").splitlines()[-1]
-    assert ["exec", *words] == shlex.split(script)
+    script = found["serve.sh"].replace("\\\n", " ")
+    (line,) = (one for one in script.splitlines() if one.startswith("  exec "))
+    assert ["exec", *words, "$@"] == shlex.split(line)
     assert words[:3] == ["vllm", "serve", "/m/a"]
 
 
@@ -210,6 +213,13 @@ def test_every_folder_is_mounted_whatever_its_name(folder: str) -> None:
     assert found >= {(one, one) for one in (*folder.split(","), "/m:1/x")}
     for one in folder.split(","):
         assert f'"{one}"' in made["vllm-gds.service"]
+
+
+def test_a_tier_that_was_set_is_mounted_and_waited_for() -> None:
+    changes: dict[str, object] = {"local_disk": "/mnt/d", "max_local_disk_size": 5}
+    made = bundle("blend", changes=changes)
+    assert ("/mnt/d", "/mnt/d") in mounts(made["compose.yaml"])
+    assert 'RequiresMountsFor="/mnt/d"' in made["vllm-blend.service"].splitlines()
 
 
 def test_a_unit_finds_vllm_where_its_environment_is_known(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from kvpatch.launch_script import parse_script
 from kvpatch.start_script import BIN, start_script
 
 ARGV = ("vllm", "serve", "a b", "--tp", "2")
@@ -28,10 +29,12 @@ def bundle(folder: Path, programs: Path | None) -> Path:
     return folder
 
 
-def run(script: Path, path: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
+def run(
+    script: Path, path: Path | None = None, *given: str, **more: str
+) -> subprocess.CompletedProcess[str]:
     found = f"{path}:{os.defpath}" if path else os.defpath
     environ = {"PATH": found, **more}
-    return subprocess.run(["bash", script], env=environ, capture_output=True, text=True)
+    return subprocess.run(["bash", script, *given], env=environ, capture_output=True, text=True)
 
 
 @pytest.fixture
@@ -87,3 +90,19 @@ def test_no_vllm_is_told_with_what_to_name(tmp_path: Path, other: Path, known: b
     assert ended.returncode == 127
     assert f"there is no vllm in {gone if known else 'PATH'}" in ended.stderr
     assert f"{BIN}=" in ended.stderr
+
+
+@pytest.mark.parametrize("given", [(), ("--port", "9000"), ("--x", "a b", "", "*")])
+def test_options_of_the_script_are_added_to_the_command(
+    tmp_path: Path, own: Path, given: tuple[str, ...]
+) -> None:
+    script = bundle(tmp_path / "made", own) / "serve.sh"
+    assert run(script, None, *given).stdout.split("\0")[2:-1] == [*ARGV[1:], *given]
+
+
+def test_the_command_of_the_script_is_known_whole(tmp_path: Path, own: Path) -> None:
+    launch = parse_script((bundle(tmp_path / "made", own) / "serve.sh").read_text())
+    assert launch is not None
+    assert launch.flags["tp"] == "2"
+    assert launch.doubt == ""
+    assert len(launch.lines) == 1
