@@ -80,6 +80,19 @@ def kv_size(model: Model, ranks: int = 1, kv_dtype: str = "auto") -> KvSize:
     )
 
 
+def unshared(model: Model, ranks: int) -> str:
+    """Why vLLM can't share out a model's heads over so many ranks; empty where it can.
+
+    Its configuration stops at heads that leave a rest, its models at KV heads of which neither the
+    number nor the ranks divide the other.
+    """
+    if model.heads % ranks:
+        return f"{model.heads} attention heads can't be shared out over {ranks} ranks"
+    if model.latent_size or not model.kv_heads % ranks or not ranks % model.kv_heads:
+        return ""
+    return f"{model.kv_heads} KV heads can't be shared out over, or repeated on, {ranks} ranks"
+
+
 def width_of(dtype: str) -> int:
     """Bytes of one value.
 

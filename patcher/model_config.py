@@ -65,7 +65,8 @@ class Model:
         other_layers: with a state of fixed size instead (Mamba, linear attention).
         windowed_layers: those of ``layers`` that look back ``window`` tokens at most.
         window: in tokens; 0 for none.
-        kv_heads: of one layer.
+        heads: for queries, of one layer.
+        kv_heads: the same for keys and values.
         head_size: of keys, in values.
         value_size: of values, in values.
         latent_size: of the one vector that MLA caches for a token and layer; 0 without MLA.
@@ -82,6 +83,7 @@ class Model:
     other_layers: int
     windowed_layers: int
     window: int
+    heads: int
     kv_heads: int
     head_size: int
     value_size: int
@@ -226,6 +228,7 @@ def parse_model(data: Mapping[str, Any], name: str, longest: int | None = None) 
         other_layers=layers - attending,
         windowed_layers=windowed,
         window=window if windowed else 0,
+        heads=heads,
         kv_heads=int(kv_heads),
         head_size=head,
         value_size=int(text.get("v_head_dim") or head) if not latent else head,

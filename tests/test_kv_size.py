@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kvpatch.kv_size import GIB, kv_size, utilization, whole_gib, whole_mib
+from kvpatch.kv_size import GIB, kv_size, unshared, utilization, whole_gib, whole_mib
 from kvpatch.model_config import Model, parse_model
 from kvpatch.outcome import ExitCode, KvpatchError
 
@@ -107,3 +107,27 @@ def test_sizes_are_rounded_up_and_shares_down() -> None:
     with pytest.raises(KvpatchError, match="leaves vLLM nothing") as caught:
         utilization(24, 24 * 1024, 0.9)
     assert caught.value.exit_code is ExitCode.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "taken"),
+    [
+        (28, 4, [1, 2, 4, 28]),
+        (32, 8, [1, 2, 4, 8, 16, 32]),
+        (12, 8, [1, 2, 4]),
+        (6, 1, [1, 2, 3, 6]),
+    ],
+)
+def test_ranks_that_vllm_takes_share_out_heads_and_share_or_repeat_kv_heads(
+    heads: int, kv_heads: int, taken: list[int]
+) -> None:
+    found = model(LLAMA, num_attention_heads=heads, num_key_value_heads=kv_heads)
+    assert [ranks for ranks in range(1, 40) if not unshared(found, ranks)] == taken
+
+
+def test_mla_has_no_kv_heads_to_share_out() -> None:
+    latent = model(DEEPSEEK_R1, num_attention_heads=96, num_key_value_heads=64)
+    assert not unshared(latent, 96)
+    plain = model(LLAMA, num_attention_heads=96, num_key_value_heads=64)
+    assert "64 KV heads" in unshared(plain, 96)
+    assert "96 attention heads" in unshared(latent, 5)
