@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -197,6 +198,17 @@ def separator_check(answer: Answer, separator: str, *, cured: bool | None) -> Ch
             name,
             f"{shown}: {counted} where token lists are joined, {facts['found_in_text']} where the "
             "text is tokenized whole",
-            "join token lists, and not texts, and put one after the last document too",
+            "send token lists that are joined at its tokens, one behind the last document too"
+            + _kept_by_text(facts.get("better")),
         )
     return ok(name, f"{shown}: {counted}")
+
+
+def _kept_by_text(better: str | None) -> str:
+    """What to do where texts are sent, of which /v1/chat/completions takes nothing else."""
+    if better is None:
+        return ", and no texts"
+    return (
+        f"; or, for texts and /v1/chat/completions, write blend_special_str: {json.dumps(better)} "
+        "and see that no document begins with a line break"
+    )

@@ -3,7 +3,7 @@
 Stands alone: run by the target interpreter as a script with the model's folder, the separator, and
 ``whole`` where LMCache is patched to take the separator whole, else ``cut``. Prints one line of
 JSON: the separator's tokens, what LMCache keeps of them, and how many segments it wants, finds, and
-finds inside of documents.
+finds inside of documents; and one that text keeps, where that one is lost in it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ DOCUMENTS = (
     "A second text, with numbers: 1 # 2, and a line.\n\nAnd another line.",
     "The third one ends here.",
 )
+STARTS = ("# A heading", "(a note)", "- an item", '"quoted"', "1 and more")
+"""What the separator may become one token with, where documents begin so."""
 FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "tekken.json", "spiece*", "merges.txt")
 """Names of files that tokenizers are loaded from."""
 _LONGEST = 300
@@ -43,7 +45,7 @@ def apart(found: Sequence[int], size: int) -> list[int]:
 
 
 def look(encode: Encode, separator: str, *, whole: bool) -> dict[str, Any]:
-    """What comes of it.
+    """What comes of it; with ``better``, one that text keeps where this one is lost in it.
 
     Args:
         encode: text and whether special tokens are added, to token ids.
@@ -51,6 +53,19 @@ def look(encode: Encode, separator: str, *, whole: bool) -> dict[str, Any]:
         whole: whether LMCache encodes the separator without special tokens, and passes over
             matches that overlap, as it does once it is patched.
     """
+    facts = _counted(encode, separator, DOCUMENTS, whole=whole)
+    better = separator.rstrip() + "\n"
+    if facts["found_in_text"] < facts["wanted"] and better != separator:
+        other = _counted(encode, better, (*DOCUMENTS, *STARTS), whole=whole)
+        found = {other["wanted"], other["found"], other["found_in_text"]}
+        if len(found) == 1 and not other["spurious"] and not other["loses_first"]:
+            facts["better"] = better
+    return facts
+
+
+def _counted(
+    encode: Encode, separator: str, documents: Sequence[str], *, whole: bool
+) -> dict[str, Any]:
     plain = encode(separator, False)
     kept = plain if whole else encode(separator, True)[1:]
 
@@ -58,18 +73,18 @@ def look(encode: Encode, separator: str, *, whole: bool) -> dict[str, Any]:
         found = places(tokens, kept)
         return len(apart(found, len(kept)) if whole else found)
 
-    parts = [encode(text, False) for text in DOCUMENTS]
+    parts = [encode(text, False) for text in documents]
     joined: list[int] = []
     for part in parts:
         joined += part + plain
     joined += encode(QUESTION, False)
     spurious = sum(map(count, [*parts, encode(QUESTION, False)]))
-    as_text = encode("".join(text + separator for text in DOCUMENTS) + QUESTION, False)
+    as_text = encode("".join(text + separator for text in documents) + QUESTION, False)
     return {
         "tokens": plain,
         "kept": kept,
         "loses_first": kept != plain,
-        "wanted": len(DOCUMENTS) + 1,
+        "wanted": len(documents) + 1,
         "found": count(joined) + 1 if kept else 0,
         "found_in_text": count(as_text) + 1 if kept else 0,
         "spurious": spurious,

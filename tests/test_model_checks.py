@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+import yaml
 from kvpatch.diagnosis import State
 from kvpatch.model_checks import (
     check_layers_check,
@@ -140,6 +142,18 @@ def test_a_separator_is_counted(more: dict[str, Any], cured: bool, state: State,
     assert found.state is state
     assert told in found.reason
     assert state is State.OK or found.todo
+
+
+def test_where_text_loses_a_separator_token_lists_are_told_and_one_that_it_keeps() -> None:
+    lost = {**FINE, "found_in_text": 1}
+    plain = separator_check(Answer(lost), " # # ", cured=True).todo
+    better = separator_check(Answer({**lost, "better": " # #\n"}), " # # ", cured=True).todo
+    assert "token lists" in plain
+    assert "token lists" in better
+    assert "blend_special_str" not in plain
+    # As YAML reads it.
+    (written,) = re.findall(r'blend_special_str: ".*?"', better)
+    assert yaml.safe_load(written) == {"blend_special_str": " # #\n"}
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -107,3 +109,30 @@ def test_a_message_of_several_lines_is_told_whole_and_a_long_one_is_cut_between_
     cut = problem(ValueError("word " * 100))["problem"]
     assert len(cut) <= 304
     assert cut.endswith("word ...")
+
+
+def merging(text: str, _: bool) -> list[int]:
+    """A space becomes one token with the word behind it, as byte-level BPE has it."""
+    words = re.findall(r" ?\w+| ?[^\s\w]+\n*|\s", text)
+    return [zlib.crc32(word.encode()) for word in words]
+
+
+def test_a_separator_that_text_loses_is_told_with_one_that_it_keeps() -> None:
+    found = look(merging, " # # ", whole=True)
+    assert (found["wanted"], found["found"], found["found_in_text"]) == (4, 4, 1)
+    assert found["better"] == " # #\n"
+    assert look(merging, found["better"], whole=True)["found_in_text"] == 4
+
+
+def test_one_that_text_loses_before_a_heading_is_not_told_as_better() -> None:
+    def joins(text: str, _: bool) -> list[int]:
+        # Line ends go to what is behind them.
+        return [zlib.crc32(word.encode()) for word in re.findall(r"\s?[^\s\w]+|\s?\w+|\s", text)]
+
+    found = look(joins, " # # ", whole=True)
+    assert found["found_in_text"] == 1
+    assert "better" not in found
+
+
+def test_one_that_text_keeps_is_left_as_it_is() -> None:
+    assert "better" not in look(with_bos, " # # ", whole=True)
