@@ -6,7 +6,7 @@ import re
 import textwrap
 
 _WIDTH = 98
-_QUOTED = re.compile(r"`kvpatch [^`]*`")
+_QUOTED = re.compile(r"`[^`]*`")
 _KEPT = "\0"
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from .diagnosis import Check, State
-from .kv_size import GIB, kv_size
-from .model_checks import DTYPE, class_check, fit_check, incurable
+from .kv_size import GIB, kv_size, unshared
+from .model_checks import DTYPE, class_check, fit_check, incurable, separator_check
 from .model_config import LeftOutError, Model
 from .outcome import KvpatchError
+from .probe import probe
 from .sizing import Numbers, Wanted
 from .templates import Pair, Template
 
+_SEPARATOR = "blend_special_str"
+_LIMIT_S = 60.0
 LONGER = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
-_ROPE = "KV003"
+_ROPE, _TOKEN = "KV003", "KV007"
 
 
 def refuse(template: Template, pair: Pair, model: Model, read: Callable[[], Sequence[str]]) -> str:
@@ -84,6 +89,33 @@ def dtype_of(template: Template, model: Model | None) -> str:
     return DTYPE if model is not None and template.blends and model.dtype != DTYPE else ""
 
 
+def separator_tried(
+    pair: Pair, values: Mapping[str, Any], folder: Path, python: Path
+) -> tuple[str, str]:
+    """The doctor's row of a separator, as LMCache finds it once what the profile needs is there.
+
+    Args:
+        pair: what the profile is for.
+        values: of its file.
+        folder: that the model's tokenizer is in.
+        python: the interpreter that vLLM runs in.
+
+    Returns:
+        a warning, and a note where it can't be tried; empty for none.
+    """
+    separator = values.get(_SEPARATOR)
+    if not isinstance(separator, str):
+        return "", ""
+    cured = _TOKEN in pair.cured or None
+    argv = [str(folder), separator, "whole" if cured else "cut"]
+    answer = probe("tokenizer_probe", argv, limit=_LIMIT_S, python=python)
+    row = separator_check(answer, separator, cured=cured)
+    told = f"{row.reason}: {row.todo}." if row.todo else f"{row.reason}."
+    if row.state is State.NOT_CHECKED:
+        return "", f"the separator was not tried: {told}"
+    return ("", "") if row.state is State.OK else (f"separator {told}", "")
+
+
 def warnings(template: Template, wanted: Wanted, made: Numbers) -> Iterator[str]:
     """What vLLM stops at with this model on this machine, and what the doctor warns of."""
     model = wanted.model
@@ -97,6 +129,12 @@ def warnings(template: Template, wanted: Wanted, made: Numbers) -> Iterator[str]
             f"--max-model-len {wanted.longest} is more than the {model.most} tokens of "
             f"{model.name}: vLLM stops at start unless {LONGER}=1 is set, and answers beyond them "
             "can be nonsense."
+        )
+    if reason := unshared(model, wanted.ranks):
+        taken = [n for n in range(1, model.heads + 1) if not unshared(model, n)]
+        yield (
+            f"--tp {wanted.ranks} is not for {model.name}: {reason}, and vLLM stops at start. It "
+            f"takes {', '.join(map(str, taken))}."
         )
     if wanted.gpu_gib is None:
         return

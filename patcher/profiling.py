@@ -24,8 +24,8 @@ from .place import lasting, options, quoted
 from .release import version_of
 from .render import Rendered, header, render
 from .schema import Schema
-from .secrecy import HIDDEN
 from .serving import MODEL, shell
+from .set_values import set_values
 from .sizing import Wanted
 from .templates import Pair, Template
 
@@ -79,15 +79,16 @@ def run_profile(where: Where, disk: Disk, name: str, asked: Asked) -> Report:
     template = templates.load(name)
     form = asked.format or ("yaml" if template.kind == "lmcache" else "serve")
     _check(template, form, asked)
-    changes = _changes(asked.sets)
+    changes = set_values(asked.sets)
     lmcache, vllm = version_of("--lmcache", asked.lmcache), version_of("--vllm", asked.vllm)
     found = made_for(template, where, disk, lmcache=lmcache, vllm=vllm)
     schema = found.schema
     pair = replace(found.pair, ranks=asked.tp, by_layer=_by_layer(schema, changes))
-    model, told = None, ""
+    model: Model | None = None
+    told: list[str] = []
     if asked.model is not None:
         model = _model(asked.model, template, found, asked.max_model_len)
-        told = model_fit.refuse(template, pair, model, found.taken)
+        told.append(model_fit.refuse(template, pair, model, found.taken))
     dtype = model_fit.dtype_of(template, model)
     wanted = Wanted(
         model=replace(model, dtype=dtype) if model and dtype else model,
@@ -112,13 +113,20 @@ def run_profile(where: Where, disk: Disk, name: str, asked: Asked) -> Report:
         if error.code == "no-cure":
             error.hint = ways_out.instead(name, pair) or error.hint
         raise
+    warned: tuple[str, ...] = ()
     if changes:
         from .set_checks import check
 
         warned = check(template, schema, pair, changes, make().text, made.text, model)
-        made = replace(made, warnings=(*made.warnings, *warned))
+    if template.blends and wanted.model_path and found.programs:
+        python, values = found.programs / "python", yaml.safe_load(made.text)
+        warning, note = model_fit.separator_tried(pair, values, wanted.model_path, python)
+        told.append(note)
+        warned = (*warned, *filter(None, [warning]))
+    if warned:
+        made = make(changes=changes, told=warned)
     text = _text(form, template, pair, schema, made)
-    notes = [*_notes(made), *([f"note: {told}"] if told else [])]
+    notes = [*_notes(made), *(f"note: {one}" for one in told if one)]
     written: list[str] = []
     if form == "bundle" and folder is not None:
         texts = bundle.files(template, pair, made, folder, found.programs, _checked(where, asked))
@@ -210,25 +218,6 @@ def _check_output(output: Path, form: str) -> None:
             f"name the file: -o {quoted(str(output / _NAMES[form]))}; or take --format bundle",
             ExitCode.USAGE,
         )
-
-
-def _changes(given: tuple[str, ...]) -> Mapping[str, Any]:
-    found: dict[str, Any] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        try:
-            if not equals or not name.strip():
-                raise ValueError
-            found[name.strip()] = yaml.safe_load(value)
-        except (ValueError, yaml.YAMLError):
-            raise KvpatchError(
-                "bad-set",
-                # What stands behind the name may hold a login.
-                f"--set {name + equals + HIDDEN * bool(value)!r} is not KEY=VALUE",
-                "write the value as YAML has it, such as --set chunk_size=512",
-                ExitCode.USAGE,
-            ) from None
-    return found
 
 
 def _by_layer(schema: Schema, changes: Mapping[str, Any]) -> bool:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-import yaml
-
-from . import __version__, layer_dtype, model_fit
+from . import __version__, key_history, layer_dtype, model_fit
 from .comments import comment
-from .key_history import nearest
 from .outcome import ExitCode, KvpatchError
 from .place import addressed
+from .profile_body import body
 from .schema import EXTRA, Schema
 from .serving import Serve, serving
 from .sizing import Numbers, Wanted, folder_for, numbers
@@ -22,11 +19,11 @@ from .templates import Pair, ProfileNeed, Template, load
 
 _OUTPUT = "output"
 _GDS_PATH = "gds_path"
+_BUFFERS = ("gds_buffer_size", "cufile_buffer_size")
 # On this LMCache stops at start and names it. A folder that is merely missing it would make, on
 # whatever file system is there.
 _PLACEHOLDER = "/dev/null/set-gds_path-to-a-mounted-folder"
 _SOMEWHERE = "/path/to/this/file.yaml"
-_NUMBER = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True)
@@ -63,6 +60,7 @@ def render(
     wanted: Wanted | None = None,
     changes: Mapping[str, Any] | None = None,
     place: Sequence[str] = (),
+    told: Sequence[str] = (),
 ) -> Rendered:
     """The profile in the keys that this LMCache defines, as ASCII YAML with comments.
 
@@ -75,15 +73,25 @@ def render(
         wanted: model and machine.
         changes: keys that get another value than the template's.
         place: the options that name the environment, for the command lines in the text.
+        told: what else is to be warned of.
 
     Raises:
-        KvpatchError: ``unknown-profile``, ``unknown-setting``, ``bad-path`` (exit 2); ``no-key``
-            (exit 3): this LMCache lacks a key that the profile can't do without; ``no-cure``
-            (exit 3): the pair can't run it; ``kv-dtype`` (exit 3): not with that dtype.
+        KvpatchError: ``unknown-profile``, ``unknown-setting``, ``bad-path``, ``no-file``,
+            ``unknown-key``, ``two-paths`` (exit 2); ``no-key`` (exit 3): this LMCache lacks a key
+            that the profile can't do without; ``no-cure`` (exit 3): the pair can't run it;
+            ``kv-dtype`` (exit 3): not with that dtype.
     """
     template = load(name)
     template.require(pair)
-    wanted = wanted or Wanted()
+    if changes and template.kind != "lmcache":
+        raise KvpatchError(
+            "no-file",
+            f"{name} has no LMCache file, so --set has nothing to set",
+            "leave --set out, and edit the command that it prints",
+            ExitCode.USAGE,
+        )
+    changes = _known(changes or {}, schema)
+    wanted = _as_changed(wanted or Wanted(), changes)
     _check_dtype(template, pair, wanted)
     made = numbers(wanted, gds=template.gds, vllm=pair.vllm)
     folder = _folder(template, settings, wanted, pair, schema)
@@ -92,27 +100,29 @@ def render(
         config = _SOMEWHERE
     serve = serving(template, pair, wanted, made, config=config, folder=settings.get(_GDS_PATH))
     notes = [*serve.notes]
-    if template.gds and _GDS_PATH not in settings:
+    given = settings.get(_GDS_PATH)
+    if template.gds and given is not None and _GDS_PATH in changes:
+        raise KvpatchError(
+            "two-paths",
+            f"--gds-path and --set {_GDS_PATH} both name the folder",
+            "give one of the two; below that of --gds-path each model gets its own",
+            ExitCode.USAGE,
+        )
+    if template.gds and given is None and _GDS_PATH not in changes:
         notes.append(f"{_GDS_PATH} is a placeholder, on which LMCache stops at start: set it.")
-    elif template.gds and folder != settings[_GDS_PATH]:
+    elif template.gds and given not in (None, folder):
         notes.append(
             f"{_GDS_PATH} is {folder!a}: a folder of its own for this model, number of ranks and "
-            f"LMCache release, below the given {settings[_GDS_PATH]!a}."
+            f"LMCache release, below the given {given!a}."
         )
     needs = [
         replace(need, hint=addressed(need.hint, place, in_ascii=True))
         for need in template.needs(pair)
     ]
-    told = (*template.warnings(pair), *model_fit.warnings(template, wanted, made))
-    done = Rendered("", tuple(needs), told, tuple(notes), serve, made)
+    served = str(wanted.model_path) if wanted.model_path else None
+    warned = (*template.warnings(pair, served), *model_fit.warnings(template, wanted, made), *told)
+    done = Rendered("", tuple(needs), warned, tuple(notes), serve, made)
     if template.kind != "lmcache":
-        if changes:
-            raise KvpatchError(
-                "no-file",
-                f"{name} has no LMCache file, so --set has nothing to set",
-                "leave --set out, and edit the command that it prints",
-                ExitCode.USAGE,
-            )
         return done
     values = {
         _GDS_PATH: folder,
@@ -122,8 +132,8 @@ def render(
         "prompt": made.prompt,
         "cpu_prompt": made.cpu_prompt,
     }
-    body = list(_body(template, schema, values, _known(changes or {}, schema)))
-    lines = [*header(template, pair, done), "#", *_launch(serve), *body]
+    lines = [*header(template, pair, done), "#", *_launch(serve)]
+    lines += body(template, schema, values, changes)
     return replace(done, text="\n".join(lines) + "\n")
 
 
@@ -136,18 +146,35 @@ def _check_dtype(template: Template, pair: Pair, wanted: Wanted) -> None:
         )
 
 
+def _as_changed(wanted: Wanted, changes: Mapping[str, Any]) -> Wanted:
+    """What is wanted, with the size of a buffer that --set gives: vLLM's share hangs on it."""
+    given = [changes[name] for name in _BUFFERS if type(changes.get(name)) is int]
+    return replace(wanted, buffer_mib=given[0]) if given and given[0] > 0 else wanted
+
+
 def _known(changes: Mapping[str, Any], schema: Schema) -> Mapping[str, Any]:
     for name in changes:
         outer = name.partition(".")[0]
         if outer not in schema.keys or (outer != name and outer != EXTRA):
-            close = nearest(name, [*schema.keys])
             raise KvpatchError(
                 "unknown-key",
                 f"LMCache {schema.version} has no key {name}",
-                f"the nearest is {close}" if close else "`kvpatch lint` says which keys it has",
+                _instead(name, schema),
                 ExitCode.USAGE,
             )
     return changes
+
+
+def _instead(name: str, schema: Schema) -> str:
+    """What to set in the place of a key that this release does not have."""
+    history, inner = key_history.load(), f"{EXTRA}.{name}"
+    if inner in history.spans and schema.has(inner):
+        return f"it is read inside {EXTRA}: --set {inner}=VALUE"
+    renaming = history.renaming(name, schema) or history.renaming(inner, schema)
+    if renaming is not None:
+        return f"it is {renaming.name} here (LMCache {renaming.since} renamed it)"
+    close = key_history.nearest(name, [*schema.keys])
+    return f"the nearest is {close}" if close else "`kvpatch lint` says which keys it has"
 
 
 def _folder(
@@ -265,62 +292,3 @@ def _launch(serve: Serve) -> list[str]:
         *(f"#   {line}" for line in shell(serve.argv).splitlines()),
         *comment(serve.why),
     ]
-
-
-def _body(
-    template: Template, schema: Schema, values: Mapping[str, Any], changes: Mapping[str, Any]
-) -> Iterator[str]:
-    nested: list[str] = []
-    left = dict(changes)
-    for _, entry in template.concepts:
-        line = _fitting(entry, schema)
-        if line is None:
-            if "refuse" in entry:
-                raise KvpatchError(
-                    "no-key",
-                    f"LMCache {schema.version} can't run {template.name}: {entry['refuse']}",
-                    "install an LMCache release that has it, from 0.3.3 on, or a newer kvpatch",
-                )
-            yield from ["", *comment(entry["absent"])]
-            continue
-        told = comment(_NUMBER.sub(lambda found: str(values[found[1]]), line["why"]))
-        keys = {name: left.pop(name, value) for name, value in line["keys"].items()}
-        top = {name: value for name, value in keys.items() if "." not in name}
-        if top:
-            yield from ["", *told]
-            yield from (f"{name}: {_dumped(value, values)}" for name, value in top.items())
-        for name, value in keys.items():
-            if name not in top:
-                nested += [f"  {text}" for text in told]
-                nested.append(f"  {name.partition('.')[2]}: {_dumped(value, values)}")
-    for name, value in left.items():
-        if "." in name:
-            nested += ["  # Set by --set.", f"  {name.partition('.')[2]}: {_dumped(value, values)}"]
-        else:
-            yield from ["", "# Set by --set.", f"{name}: {_dumped(value, values)}"]
-    if nested:
-        yield from ["", f"{EXTRA}:", *nested]
-
-
-def _fitting(entry: Mapping[str, Any], schema: Schema) -> Mapping[str, Any] | None:
-    for line in entry["lines"]:
-        if all(schema.has(name) for name in line["keys"]):
-            found: Mapping[str, Any] = line
-            return found
-    return None
-
-
-def _dumped(value: object, values: Mapping[str, Any]) -> str:
-    """The value as it stands in YAML, on one line; strings that are no plain word are quoted."""
-    if isinstance(value, str) and (found := _NUMBER.fullmatch(value)) and found[1] in values:
-        value = values[found[1]]
-    if isinstance(value, str) and not value.isidentifier():
-        return _one_line(value, style='"')
-    return _one_line(value)
-
-
-def _one_line(value: object, style: str | None = None) -> str:
-    text = yaml.safe_dump(
-        value, default_flow_style=True, default_style=style, width=float("inf"), allow_unicode=False
-    )
-    return text.strip().removesuffix("...").strip()

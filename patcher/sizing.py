@@ -36,6 +36,7 @@ class Wanted:
         longest: tokens of the longest prompt; None for the model's own.
         kv_dtype: of the KV cache.
         dtype: that vLLM is to be told to serve the model in; empty for the model's own.
+        buffer_mib: of the GDS buffer on a rank, in the place of what a prompt takes.
     """
 
     model: Model | None = None
@@ -45,6 +46,7 @@ class Wanted:
     longest: int | None = None
     kv_dtype: str = "auto"
     dtype: str = ""
+    buffer_mib: int | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ def numbers(wanted: Wanted, *, gds: bool, vllm: Version | None = None) -> Number
         prompt = f"{name} has {size.formula} on a rank, so {tokens} tokens take {buffer} MiB."
         if size.window or wanted.model.other_layers:
             prompt += _unlike_engine(wanted.model)
+    buffer = wanted.buffer_mib or buffer
     whole = default_utilization(vllm)
     cpu = float(max(_STAGING_GIB, whole_gib(token * _chunked(tokens) * _PROMPTS)))
     return Numbers(

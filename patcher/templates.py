@@ -149,14 +149,18 @@ class Template:
     def _nearest(self) -> str:
         return str(self.own.get("nearest", "cpu-offload"))
 
-    def warnings(self, pair: Pair) -> tuple[str, ...]:
-        """What has to be known of this pair."""
+    def warnings(self, pair: Pair, served: str | None = None) -> tuple[str, ...]:
+        """What has to be known of this pair, and of a model that vLLM is given so; None for any."""
         named = [*self.own["warnings"]]
         for name, need, _ in self._concerned(pair):
             if "else" in need and not _patches(name, need, pair):
                 named.append(need["else"])
         found = (self.common["warnings"][name] for name in named)
-        told = (str(one["sentence"]) for one in found if concerns(one, pair))
+        told = (
+            str(one["sentence"])
+            for one in found
+            if concerns(one, pair) and (served is None or one.get("served", "") in served)
+        )
         return (*self.untested(pair), *told)
 
     def mended(self, pair: Pair) -> bool:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from kvpatch import model_fit
 from kvpatch.curing import curable
 from kvpatch.diagnosis import State
 from kvpatch.model_checks import fit_check, model_checks
 from kvpatch.model_config import LeftOutError, Model, parse_model
 from kvpatch.model_fit import LONGER, dtype_of, refuse, refuse_class, warnings
 from kvpatch.outcome import ExitCode, KvpatchError
+from kvpatch.probe import Answer
 from kvpatch.sizing import Wanted, numbers
 from kvpatch.templates import load, names
 from packaging.version import Version
@@ -156,3 +159,57 @@ def test_a_gpu_that_can_not_hold_the_model_is_warned_of(
     told = list(warnings(load("gds"), wanted, numbers(wanted, gds=False)))
     assert bool(told) is warned
     assert all("--gpu-memory" in one for one in told)
+
+
+@pytest.mark.parametrize(("ranks", "warned"), [(1, False), (4, False), (6, True), (8, True)])
+def test_ranks_that_vllm_stops_at_are_warned_of_with_those_it_takes(
+    ranks: int, warned: bool
+) -> None:
+    wanted = Wanted(model=model(num_attention_heads=28, num_key_value_heads=4), ranks=ranks)
+    told = [
+        one for one in warnings(load("gds"), wanted, numbers(wanted, gds=True)) if "--tp" in one
+    ]
+    assert bool(told) is warned
+    assert all("1, 2, 4, 28." in one for one in told)
+
+
+@pytest.mark.parametrize(
+    ("facts", "warned", "noted"),
+    [
+        ({}, "", ""),
+        ({"found_in_text": 1}, "1 where the text is tokenized whole", ""),
+        ({"loses_first": True}, "sets no BOS", ""),
+        (None, "", "was not tried: no answer within"),
+        ({"problem": "no files", "lacks": "files"}, "", "was not tried: the tokenizer can't be"),
+    ],
+)
+@pytest.mark.parametrize("release", ["0.5.6", "0.5.7rc2"])
+def test_the_separator_is_tried_as_the_doctor_does_with_what_can_be_applied(
+    monkeypatch: pytest.MonkeyPatch,
+    facts: dict[str, Any] | None,
+    warned: str,
+    noted: str,
+    release: str,
+) -> None:
+    fine = {"tokens": [1], "kept": [1], "loses_first": False, "wanted": 4, "found": 4}
+    fine |= {"found_in_text": 4, "spurious": 0}
+    asked: list[str] = []
+
+    def probed(name: str, argv: list[str], **_: object) -> Answer:
+        asked.extend((name, *argv))
+        answer = None if facts is None else {**fine, **facts}
+        return Answer(answer, "no answer within 60 s", hung=facts is None)
+
+    monkeypatch.setattr(model_fit, "probe", probed)
+    values = {"blend_special_str": "|"}
+    pair = curable(Version(release), Version("0.32.0"))
+    told = model_fit.separator_tried(pair, values, Path("/m"), Path("/p"))
+    assert asked == ["tokenizer_probe", "/m", "|", "whole" if release == "0.5.6" else "cut"]
+    for said, expected in zip(told, (warned, noted), strict=True):
+        assert bool(said) is bool(expected)
+        assert expected in said
+        assert "kvpatch apply" not in said
+
+
+def test_without_a_separator_nothing_is_tried() -> None:
+    assert model_fit.separator_tried(PAIR, {}, Path("/m"), Path("/none")) == ("", "")

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import yaml
 from commands import kvpatch
-from kvpatch.templates import names
+from kvpatch import model_fit
+from kvpatch.probe import Answer
+from kvpatch.templates import Pair, load, names
 from kvpatch.vllm_options import default_utilization
 from packaging.version import Version
 from test_field_blending import site_of
@@ -510,3 +512,130 @@ def test_a_command_is_not_written_into_a_yaml_file_unless_that_is_meant(
     assert "has no LMCache file: all of it is in the command" in ran.err
     assert kvpatch("profile", name, "--format", "serve", "-o", place, *where).code == 0
     assert kvpatch("profile", name, "-o", tmp_path / "x.sh", *where).code == 0
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """The commands of an environment, of which nothing is started."""
+    found = tmp_path / "env" / "bin"
+    found.mkdir(parents=True)
+    for name in ("python", "vllm"):
+        (found / name).write_text("#!/bin/false\n")
+        (found / name).chmod(0o755)
+    return found
+
+
+@pytest.mark.parametrize("form", ["yaml", "serve", "env", "bundle"])
+def test_the_models_tokenizer_is_asked_for_the_separator_that_is_written(
+    tmp_path: Path, model: Path, programs: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def probed(_: str, argv: list[str], *, limit: float, python: Path) -> Answer:
+        asked.append((*argv, python))
+        assert limit < 100
+        facts = {"tokens": [1, 2], "kept": [1, 2], "loses_first": False, "wanted": 4, "found": 4}
+        return Answer({**facts, "found_in_text": 4 if argv[1] == " # #\n" else 1, "spurious": 0})
+
+    monkeypatch.setattr(model_fit, "probe", probed)
+    out = tmp_path / "out"
+    named = (*PAIR, "--python", programs.parent, "--model", model, "--format", form, "-o", out)
+    ended = kvpatch("profile", "blend", *named)
+    assert ended.code == 0
+    assert asked == [(str(model), " # # ", "whole", programs / "python")]
+    told = "1 where the text is tokenized whole"
+    assert told in ended.err
+    files = [one.read_text() for one in out.iterdir()] if form == "bundle" else [out.read_text()]
+    shown = [" ".join(one.replace("\n#", "").split()) for one in files]
+    assert any(told in one for one in shown)
+    assert form != "bundle" or [told in one for one in shown].count(True) >= 3
+    better = ("--set", r'blend_special_str=" # #\n"', "--force")
+    ended = kvpatch("profile", "blend", *named, *better)
+    assert ended.code == 0
+    assert "tokenized whole" not in ended.err
+    assert asked[1][1] == " # #\n"
+    plain = ("--model", model, "--python", programs.parent)
+    assert kvpatch("profile", "cpu-offload", *PAIR, *plain).code == 0
+    assert kvpatch("profile", "blend", *PAIR, *plain[:2]).code == 0
+    assert len(asked) == 2
+
+
+def test_a_tokenizer_that_can_not_be_asked_is_a_note_and_no_failure(
+    model: Path, programs: Path
+) -> None:
+    more = ("--python", programs.parent, "--model", model, "--strict")
+    ended = kvpatch("profile", "blend", *PAIR, *more)
+    assert ended.out
+    assert "note: the separator was not tried: " in ended.err
+    without = kvpatch("profile", "blend", *PAIR, "--model", model, "--strict")
+    assert ended.code == without.code
+    assert "was not tried" not in without.err
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("cufile_buffer_size=100", "it is gds_buffer_size here (LMCache 0.4.4 renamed it)"),
+        ("use_cufile=true", "it is use_gds here"),
+        ("gds_io_threads=4", "it is extra_config.disk_io_threads here"),
+        ("disk_io_threads=4", "--set extra_config.disk_io_threads=VALUE"),
+        ("blend_recompute_ratio=0.2", "it is blend_recompute_ratios here"),
+        ("chunksize=1", "the nearest is chunk_size"),
+        ("zzz=1", "`kvpatch lint`"),
+    ],
+)
+def test_a_key_of_another_release_is_told_by_the_name_that_this_one_has(
+    text: str, hint: str
+) -> None:
+    ended = kvpatch("profile", "gds-blend", *GDS, "--set", text, "--json")
+    assert (ended.code, ended.error["code"]) == (2, "unknown-key")
+    assert hint in ended.error["hint"]
+
+
+def test_the_folder_is_named_once_and_all_that_is_told_of_it_is_true() -> None:
+    other = ("--set", "gds_path=/mnt/other")
+    both = kvpatch("profile", "gds-blend", *GDS, *other, "--json")
+    assert (both.code, both.error["code"]) == (2, "two-paths")
+    alone = kvpatch("profile", "gds-blend", *PAIR, *other)
+    assert yaml.safe_load(alone.out)["gds_path"] == "/mnt/other"
+    for text in (alone.out, alone.err):
+        assert "placeholder" not in text
+
+
+def test_vllm_is_given_what_a_buffer_that_was_set_leaves() -> None:
+    more = ("--gpu-memory", "10", "--set", "gds_buffer_size=1024")
+    words = argv("gds-blend", *GDS, *more)
+    share = float(words[words.index("--gpu-memory-utilization") + 1])
+    assert share == pytest.approx(default_utilization(Version(PAIR[1])) - 0.1, abs=0.01)
+    ended = kvpatch("profile", "gds-blend", *GDS, *more)
+    assert yaml.safe_load(ended.out)["gds_buffer_size"] == 1024
+    assert "less 1024 MiB" in ended.err
+
+
+@pytest.mark.parametrize("form", ["yaml", "bundle"])
+def test_what_is_set_is_warned_of_in_the_file_too(tmp_path: Path, form: str) -> None:
+    remote = ("--set", "remote_url=fs://host:0/tmp/x", "--format", form, "-o", tmp_path / "out")
+    assert kvpatch("profile", "blend", *PAIR, *remote).code == 0
+    file = tmp_path / "out" / "lmcache.yaml" if form == "bundle" else tmp_path / "out"
+    assert "(LM045)" in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("profile", "lmcache", "folder", "warned"),
+    [
+        ("gds", "0.3.5", "my_model", True),
+        ("gds", "0.3.5", "model", False),
+        ("gds", "0.3.5", None, True),
+        ("gds-blend", "0.3.5", "my_model", True),
+        ("gds", "0.5.6", "my_model", False),
+        ("blend", "0.3.5", "my_model", False),
+        ("cpu-offload", "0.3.5", None, False),
+    ],
+)
+def test_an_underscore_is_warned_of_where_it_stops_lmcache(
+    profile: str, lmcache: str, folder: str | None, warned: bool
+) -> None:
+    template = load(profile)
+    pair = Pair(Version(lmcache), Version("0.11.0"))
+    told = template.warnings(pair, None if folder is None else f"/srv/{folder}")
+    assert any("underscore" in one for one in told) is warned
