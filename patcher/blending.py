@@ -41,6 +41,7 @@ EDITED = frozenset(
         "GdsBackend._batched_get_blocking_by_thread_pool_impl",
         "GdsBackend.insert_key",
         "LocalDiskBackend.submit_put_task",
+        "LocalDiskBackend.batched_get_non_blocking",
         "allocate_and_copy_objects",
         "LMCacheEngine.retrieve_layer",
     }

@@ -1,6 +1,6 @@
 """What KV014 makes of LMCache's disk back end, run on real folders from patched files of releases.
 
-The worker that writes, the cache policy and the memory objects are stand-ins.
+The worker that writes, the cache policy and the memory are stand-ins.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ from typing import Any
 
 import pytest
 from lmcache_files import QUIET, executed_bare, patched_text
+from packaging.version import Version
 
 pytestmark = pytest.mark.releases
 
-RELEASES = ["0.3.10.post1", "0.4.4", "0.5.3", "0.5.5rc4", "0.5.6"]
+RELEASES = ["0.3.10.post1", "0.4.2", "0.4.4", "0.5.3", "0.5.5rc4", "0.5.6"]
+UNPINNED = Version("0.4.3")
+"""From here on LMCache takes the pin of a loaded chunk back; before, nothing is to be pinned."""
 BACKEND = "lmcache/v1/storage_backend/local_disk_backend.py"
 SIZE, LAYERS = 8, 4
 
@@ -67,19 +70,54 @@ class Entry:
 class Chunk:
     """A memory object of a chunk's layer, full of one byte."""
 
-    def __init__(self, value: int = 0, positions: Any = None) -> None:
+    def __init__(self, memory: Memory, value: int, positions: Any) -> None:
         self.tensor, self.byte_array = "a tensor", bytearray([value] * SIZE)
         self.metadata = SimpleNamespace(
             shape=(SIZE,), dtype="uint8", fmt="fmt", cached_positions=positions
         )
+        self.memory, self.refs, self.pins = memory, 1, 0
 
     def get_physical_size(self) -> int:
         return SIZE
 
-    def _count(self) -> None:
-        pass
+    def ref_count_up(self) -> None:
+        self.refs += 1
 
-    ref_count_up = ref_count_down = pin = _count
+    def ref_count_down(self) -> None:
+        self.refs -= 1
+        self._freed()
+
+    def pin(self) -> None:
+        self.pins += 1
+
+    def unpin(self) -> None:
+        self.pins -= 1
+        self._freed()
+
+    def _freed(self) -> None:
+        assert self.refs >= 0 <= self.pins
+        if not self.refs and not self.pins:
+            self.memory.used.remove(self)
+
+
+class Memory:
+    """LMCache's ``LocalCPUBackend`` with room for so many layers."""
+
+    def __init__(self, room: int, blending: bool, layerwise: bool) -> None:
+        self.room, self.used = room, list[Chunk]()
+        self.layerwise = layerwise
+        self.config = SimpleNamespace(enable_blending=blending, max_local_cpu_size=5.0)
+
+    def take(self, value: int = 0, positions: Any = None) -> Chunk | None:
+        if len(self.used) == self.room:
+            return None
+        self.used.append(Chunk(self, value, positions))
+        return self.used[-1]
+
+    def allocate(self, shape: Any, dtype: str, fmt: str, busy_loop: bool = True) -> Chunk | None:
+        assert (shape, dtype, fmt) == ((SIZE,), "uint8", "fmt")
+        assert not self.layerwise or not busy_loop, "it waits for ever, and holds up the writes"
+        return self.take()
 
 
 class Policy:
@@ -129,7 +167,7 @@ def source(release: str) -> dict[str, Any]:
         "time": time,
         "threading": threading,
         "nullcontext": nullcontext,
-        "asyncio": SimpleNamespace(run_coroutine_threadsafe=lambda *_: None),
+        "asyncio": SimpleNamespace(run_coroutine_threadsafe=lambda *_: None, sleep=asyncio.sleep),
         "torch": SimpleNamespace(equal=lambda one, other: one == other),
         "torch_device_type": "cpu",
         "_DEFAULT_THREAD_COUNT": 4,
@@ -144,7 +182,18 @@ def source(release: str) -> dict[str, Any]:
 class Disk:
     """The back end over a folder with room for so many layers; writes wait to be let through."""
 
-    def __init__(self, release: str, folder: Path, room: int = 99, blending: bool = True) -> None:
+    def __init__(
+        self,
+        release: str,
+        folder: Path,
+        room: int = 99,
+        *,
+        memory: int = 99,
+        blending: bool = True,
+        layerwise: bool = True,
+    ) -> None:
+        self.memory = Memory(memory, blending, layerwise)
+        self.pins = not layerwise or Version(release) >= UNPINNED
         self.writes: list[Callable[[], None]] = []
         worker = source(release)["LocalDiskWorker"](None)
         worker.submit_task = self._submitted
@@ -156,10 +205,7 @@ class Disk:
             "dict": OrderedDict(),
             "disk_lock": threading.Lock(),
             "disk_worker": worker,
-            "local_cpu_backend": SimpleNamespace(
-                config=SimpleNamespace(enable_blending=blending),
-                allocate=lambda *_, **__: Chunk(),
-            ),
+            "local_cpu_backend": self.memory,
             "max_cache_size": room * SIZE,
             "current_cache_size": 0.0,
             "usage": 0,
@@ -184,17 +230,34 @@ class Disk:
         """Store these layers from there; each is full of the place that it is from."""
         positions = [place, place + 1]
         for key in keys:
-            self.end.submit_put_task(key, Chunk(place, positions))
-        if settle:
-            self.settle()
+            chunk = self.memory.take(place, positions)
+            assert chunk is not None
+            self.end.submit_put_task(key, chunk)
+            chunk.ref_count_down()
+            if settle:
+                self.settle()
 
     def settle(self) -> None:
         while self.writes:
             self.writes.pop(0)()
 
-    def get(self, *keys: Key) -> list[tuple[int, int]]:
+    def get(
+        self, *keys: Key, meanwhile: Callable[[], None] = lambda: None
+    ) -> list[tuple[int, int]]:
         """What these layers are full of, and the place that they are said to be from."""
-        chunks = asyncio.run(self.end.batched_get_non_blocking("lookup", list(keys)))
+
+        async def load() -> list[Chunk]:
+            loading = asyncio.ensure_future(self.end.batched_get_non_blocking("lookup", [*keys]))
+            await asyncio.sleep(0.02)
+            meanwhile()
+            return await loading
+
+        chunks = asyncio.run(load())
+        for chunk in chunks:
+            assert chunk.pins == self.pins
+            chunk.ref_count_down()
+            if chunk.pins:
+                chunk.unpin()
         return [(chunk.byte_array[0], chunk.metadata.cached_positions[0]) for chunk in chunks]
 
     def sound(self) -> None:
@@ -206,6 +269,7 @@ class Disk:
         assert not any(entry.pin_count for entry in end.dict.values())
         assert end.keys_in_request == []
         assert not end.disk_lock.locked()
+        assert self.memory.used == []
 
 
 def layers(chunk: str) -> list[Key]:
@@ -342,3 +406,74 @@ def test_without_blending_the_disk_is_asked_as_released(release: str, tmp_path: 
     disk.put(5, *keys[:3])
     assert disk.end.batched_contains(keys, True) == 3
     assert disk.end.keys_in_request == keys[:3]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_layers_of_a_chunk_whose_first_ones_are_elsewhere_are_no_hit_and_not_pinned(
+    release: str, tmp_path: Path
+) -> None:
+    disk, keys = Disk(release, tmp_path), layers("split")
+    disk.put(5, *keys)
+    assert disk.end.batched_contains(keys[2:], True) == 0
+    assert {*disk.end.dict} == {*keys}
+    disk.sound()
+
+
+@pytest.mark.parametrize("blending", [True, False])
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_load_that_memory_has_no_room_for_fails_with_a_sentence_and_gives_all_back(
+    release: str, blending: bool, tmp_path: Path
+) -> None:
+    disk, keys = Disk(release, tmp_path, memory=3, blending=blending), layers("large")
+    disk.put(5, *keys)
+    with pytest.raises(RuntimeError, match=r"kvpatch: max_local_cpu_size, 5\.0 GiB, has no room"):
+        disk.get(*keys)
+    disk.sound()
+    assert disk.get(*keys[:3]) == [(5, 5)] * 3
+    disk.sound()
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_load_waits_for_the_writes_that_hold_the_memory(release: str, tmp_path: Path) -> None:
+    disk, keys = Disk(release, tmp_path, memory=LAYERS), layers("kept")
+    disk.put(5, *keys)
+    disk.put(7, *layers("new")[:2], settle=False)
+
+    def meanwhile() -> None:
+        assert [disk.end.dict[key].pin_count for key in keys] == [1, 1, 1, 0]
+        assert not disk.end.disk_lock.locked()
+        disk.settle()
+
+    assert disk.get(*keys, meanwhile=meanwhile) == [(5, 5)] * LAYERS
+    disk.sound()
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_load_does_not_wait_for_ever_for_writes(release: str, tmp_path: Path) -> None:
+    disk, keys = Disk(release, tmp_path, memory=LAYERS), layers("kept")
+    disk.put(5, *keys)
+    disk.put(7, Key("stuck", 0), settle=False)
+    disk.end._kvpatch_room = partial(disk.end._kvpatch_room, patience=0.05)
+    with pytest.raises(RuntimeError, match="max_local_cpu_size"):
+        disk.get(*keys)
+    disk.settle()
+    disk.sound()
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_load_of_what_was_lost_since_the_lookup_says_so(release: str, tmp_path: Path) -> None:
+    disk, keys = Disk(release, tmp_path), layers("lost")
+    disk.put(5, *keys)
+    disk.end.current_cache_size -= SIZE
+    disk.end.remove(keys[1])
+    with pytest.raises(RuntimeError, match=r"layer_id=1.* was lost from local_disk"):
+        disk.get(*keys)
+    disk.sound()
+
+
+@pytest.mark.parametrize("release", ["0.4.2", "0.5.6"])
+def test_whole_chunks_are_loaded_as_released(release: str, tmp_path: Path) -> None:
+    disk, keys = Disk(release, tmp_path, blending=False, layerwise=False), layers("plain")
+    disk.put(5, *keys)
+    disk.end._kvpatch_load = None
+    assert disk.get(*keys) == [(5, 5)] * LAYERS
