@@ -30,6 +30,7 @@ EDITED = frozenset(
         "SegmentTokenDatabase._fast_split_by_subtensor",
         "SegmentTokenDatabase.process_tokens",
         "LMCacheConnectorV1Impl.__init__",
+        "LMCacheConnectorV1Impl.get_num_new_matched_tokens",
         "ReqMeta.from_request_tracker",
         "GdsBackend.__init__",
         "GdsBackend._read_metadata",
