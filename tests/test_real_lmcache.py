@@ -58,6 +58,7 @@ def _expected(release: str, vllm: str) -> dict[str, Outcome]:
         "KV013": ("0.3.4", "0.5.7", "0"),
         "KV014": ("0.3.10.post1", "99", "0"),
         "KV017": ("0.3.4", "0.5.7", "0"),
+        "KV016": ("0.3.3", "0.3.10", "0"),
     }
     found = {}
     for patch_id, (first, end, since) in ranges.items():
