@@ -422,6 +422,23 @@ def test_blending_needs_tokens_that_can_be_sent(lmcache: str, needed: bool) -> N
     assert made(lmcache=lmcache, vllm="0.11.0", profile="cpu-offload").text
 
 
+@pytest.mark.parametrize(
+    ("profile", "lmcache", "needed"),
+    [
+        ("blend", "0.3.9.post2", True),
+        ("blend", "0.3.10", False),
+        ("cpu-offload", "0.3.3", True),
+        ("cpu-offload", "0.3.10", False),
+        ("gds", "0.3.6", True),
+    ],
+)
+def test_what_a_preempted_request_needs_has_nothing_to_do_with_blending(
+    profile: str, lmcache: str, needed: bool
+) -> None:
+    found = made(lmcache=lmcache, vllm="0.11.0", profile=profile).needs
+    assert (("preempted", ("KV016",)) in [(one.id, one.patches) for one in found]) is needed
+
+
 def test_deferring_the_connector_is_needed_up_to_vllm_0_11_0_alone() -> None:
     assert needs(made(vllm="0.11.0"))["KV002"] is True
     assert needs(made(vllm="0.11.0", registered=False))["KV002"] is False
