@@ -63,6 +63,7 @@ def connector(text: str, *, blends: bool = True) -> Any:
     made.load_specs = {}
     made.skip_last_n_tokens = made._max_tokens_per_load = 0
     made._requests_priority = {}
+    made._request_trackers = {}
     made._lookup_requests_in_step = []
     return made
 

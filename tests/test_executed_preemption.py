@@ -40,9 +40,10 @@ class Scheduler:
     """Schedules one request on a release's connector, as an old vLLM does or a newer one."""
 
     def __init__(self, text: str, *, listed: bool = False, blends: bool = False) -> None:
+        guard = ["_kvpatch_too_long"] if "_kvpatch_too_long" in text else []
         space = executed(
             text,
-            DEFINITIONS,
+            [*DEFINITIONS, *guard],
             KVConnectorMetadata=object,
             _lmcache_nvtx_annotate=lambda function: function,
             cdiv=lambda a, b: -(-a // b),
@@ -57,6 +58,7 @@ class Scheduler:
             torch=torch,
             uuid=uuid,
         )
+        cache = SimpleNamespace(num_gpu_blocks=1000, block_size=BLOCK)
         self.stored = 0
         self.listed = listed
         self.connector = object.__new__(space["LMCacheConnectorV1Impl"])
@@ -72,7 +74,8 @@ class Scheduler:
             _save_decode_cache=False,
             _unfinished_requests={},
             async_loading=False,
-            config=SimpleNamespace(priority_limit=None),
+            _parent=SimpleNamespace(_vllm_config=SimpleNamespace(cache_config=cache)),
+            config=SimpleNamespace(priority_limit=None, enable_blending=blends),
             force_skip_save=False,
             kv_role="kv_both",
             load_specs={},

@@ -299,7 +299,7 @@ def test_the_header_names_both_versions_and_what_is_missing() -> None:
     assert "[MISSING] K (KV006), " in text
     assert "[MISSING] rope (KV003), " in text
     assert "[MISSING] steps (KV013), " in text
-    assert text.count("run `kvpatch apply`") == text.count("[MISSING]") == 8
+    assert text.count("run `kvpatch apply`") == text.count("[MISSING]") == 9
     text = header(made(registered=None))
     assert "[not known] KV001" in text
     assert "NO HOST WAS LOOKED AT" in text
