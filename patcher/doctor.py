@@ -20,8 +20,8 @@ from .model_checks import (
     fit_check,
     left_out_checks,
     model_checks,
-    separator_check,
 )
+from .model_fit import separator_row
 from .model_runner import VARIABLE
 from .outcome import ExitCode, KvpatchError, Report
 from .pair_checks import (
@@ -229,9 +229,7 @@ def _model(seen: Subject, asked: Asked) -> Iterator[Check]:
         yield not_checked("separator", "the configuration has none")
     else:
         cured = seen.pair.cured.get(_TOKEN)
-        argv = [str(folder), separator, "whole" if cured else "cut"]
-        answer = probe("tokenizer_probe", argv, limit=LOAD_LIMIT_S, python=seen.python)
-        yield separator_check(answer, separator, cured=cured)
+        yield separator_row(folder, separator, cured=cured, limit=LOAD_LIMIT_S, python=seen.python)
 
 
 def _dtype(seen: Subject) -> str | None:

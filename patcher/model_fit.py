@@ -89,6 +89,18 @@ def dtype_of(template: Template, model: Model | None) -> str:
     return DTYPE if model is not None and template.blends and model.dtype != DTYPE else ""
 
 
+def separator_row(
+    folder: Path, separator: str, *, cured: bool | None, limit: float, python: Path | None
+) -> Check:
+    """The row of a separator, tried with the tokenizer in that folder by that interpreter.
+
+    ``cured`` is whether LMCache is patched to take it whole, ``limit`` in seconds.
+    """
+    argv = [str(folder), separator, "whole" if cured else "cut"]
+    answer = probe("tokenizer_probe", argv, limit=limit, python=python)
+    return separator_check(answer, separator, cured=cured)
+
+
 def separator_tried(
     pair: Pair, values: Mapping[str, Any], folder: Path, python: Path
 ) -> tuple[str, str]:
@@ -107,9 +119,7 @@ def separator_tried(
     if not isinstance(separator, str):
         return "", ""
     cured = _TOKEN in pair.cured or None
-    argv = [str(folder), separator, "whole" if cured else "cut"]
-    answer = probe("tokenizer_probe", argv, limit=_LIMIT_S, python=python)
-    row = separator_check(answer, separator, cured=cured)
+    row = separator_row(folder, separator, cured=cured, limit=_LIMIT_S, python=python)
     told = f"{row.reason}: {row.todo}." if row.todo else f"{row.reason}."
     if row.state is State.NOT_CHECKED:
         return "", f"the separator was not tried: {told}"
