@@ -82,6 +82,30 @@ def find(root: ast.AST | None, pattern: str) -> list[ast.AST]:
     return [node for node in _by_kind(root).get(type(target), ()) if matches(target, node)]
 
 
+def suites(root: ast.AST | None) -> list[list[ast.stmt]]:
+    """The statements that run one after the other, suite by suite."""
+    if root is None:
+        return []
+    found = (
+        getattr(node, name, None) for node in walk(root) for name in ("body", "orelse", "finalbody")
+    )
+    return [suite for suite in found if isinstance(suite, list)]
+
+
+def follow(root: ast.AST | None, *patterns: str) -> bool:
+    """Whether the statements stand one right after the other, and the last one nowhere else."""
+    *before, lasts = [find(root, pattern) for pattern in patterns]
+    if len(lasts) != 1:
+        return False
+    for suite in suites(root):
+        if lasts[0] in suite:
+            end = suite.index(lasts[0])
+            start = end - len(before)
+            pairs = zip(suite[max(start, 0) : end], before, strict=False)
+            return start >= 0 and all(node in nodes for node, nodes in pairs)
+    return False
+
+
 @lru_cache(maxsize=4)
 def _by_kind(root: ast.AST) -> Mapping[type[ast.AST], Sequence[ast.AST]]:
     """The nodes below a root by their kind: a post-condition looks for many things in one place."""

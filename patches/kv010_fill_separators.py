@@ -6,7 +6,7 @@ import ast
 import textwrap
 from typing import TYPE_CHECKING
 
-from kvpatch.blending import find, function, released_elsewhere
+from kvpatch.blending import find, follow, function, released_elsewhere, suites
 from kvpatch.outcome import Outcome
 from kvpatch.patch import Example, ExampleKind, Judgement, Patch, Target
 
@@ -81,28 +81,14 @@ def fills_separators(module: ast.Module, _version: Version) -> Judgement:
         return Judgement(False, "no blender is defined here")
     returned = "return q, k, v, residual, attn_output, attn_metadata"
     ways = [
-        suite for suite in _suites(process) if any(find(item, returned) == [item] for item in suite)
+        suite for suite in suites(process) if any(find(item, returned) == [item] for item in suite)
     ]
     gaps = "gaps = self.gpu_connector.current_gap_positions"
     if not ways or not all(_has(way, _KEPT) and _has(way, gaps) for way in ways):
         return Judgement(False, "separators are zeros in the layers before the check layer")
-    if not any(_picks_separators(suite) for suite in _suites(process)):
+    if not follow(process, _GAPS, _FIRST, "top_indices = ___"):
         return Judgement(False, "separators are zeros from the check layer on")
     return Judgement(True, "separators are computed in every layer")
-
-
-def _suites(root: ast.AST) -> list[list[ast.stmt]]:
-    found = (getattr(node, name, None) for node in ast.walk(root) for name in ("body", "orelse"))
-    return [suite for suite in found if isinstance(suite, list)]
-
-
-def _picks_separators(suite: list[ast.stmt]) -> bool:
-    """Whether separators are put first right before tokens are picked."""
-    wanted = tuple(enumerate((_GAPS, _FIRST, "top_indices = ___")))
-    return any(
-        all(find(suite[at + place], text)[:1] == [suite[at + place]] for place, text in wanted)
-        for at in range(len(suite) - 2)
-    )
 
 
 def _has(suite: list[ast.stmt], pattern: str) -> bool:

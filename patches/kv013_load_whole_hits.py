@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from kvpatch.blending import find, function, released_elsewhere
+from kvpatch.blending import follow, function, released_elsewhere
 from kvpatch.outcome import Outcome
 from kvpatch.patch import Example, ExampleKind, Judgement, Patch, Target
 
@@ -85,19 +85,9 @@ def loads_whole_hits(module: ast.Module, version: Version) -> Judgement:
             (_WAITS, _NOTHING, lost),
         ]
     for text, follower, fault in wanted:
-        if not _stands_before(making, text, follower):
+        if not follow(making, text, follower):
             return Judgement(False, fault)
     return Judgement(True, "hits are loaded whole, in however many steps a prompt is computed")
-
-
-def _stands_before(making: ast.AST, text: str, follower: str) -> bool:
-    """Whether both are there once, the one right before the other."""
-    ones, others = find(making, text), find(making, follower)
-    if len(ones) != 1 or len(others) != 1:
-        return False
-    body: list[ast.stmt] = getattr(making, "body", [])
-    places = [at for at, node in enumerate(body) if node in (ones[0], others[0])]
-    return len(places) == 2 and places[1] == places[0] + 1 and body[places[0]] is ones[0]
 
 
 PATCH = Patch(

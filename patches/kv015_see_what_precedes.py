@@ -6,7 +6,7 @@ import ast
 import textwrap
 from typing import TYPE_CHECKING
 
-from kvpatch.blending import as_written, find, function, released_elsewhere
+from kvpatch.blending import as_written, find, follow, function, released_elsewhere
 from kvpatch.outcome import Outcome
 from kvpatch.patch import Example, ExampleKind, Judgement, Patch, Target
 
@@ -95,28 +95,15 @@ def sees_what_precedes(module: ast.Module, _version: Version) -> Judgement:
     """Judge whether picked rows are told, or attend to the keys up to their own places alone."""
     forward = function(module, _FORWARD)
     if forward is None:
-        told = _follow(function(module, _PROCESS), _PICKED, _TOLD)
+        process = function(module, _PROCESS)
+        told = follow(process, _PICKED, _TOLD) and len(find(process, _PICKED)) == 1
         sentence = "attention is told which tokens are recomputed"
         return Judgement(told, sentence if told else "attention can't know which rows were picked")
     if not as_written(function(module, "_kvpatch_attend"), ATTEND):
         return Judgement(False, "recomputed tokens attend to tokens that follow them")
-    if not _follow(forward, _ROWS, _APART, _BEGINS):
+    if not follow(forward, _ROWS, _APART, _BEGINS):
         return Judgement(False, "picked rows go to a kernel that takes them for the last ones")
     return Judgement(True, "recomputed tokens attend to what precedes them alone")
-
-
-def _follow(root: ast.AST | None, *texts: str) -> bool:
-    """Whether each of the statements is there once, one right after the other in one suite."""
-    found = [find(root, text) for text in texts]
-    if root is None or any(len(one) != 1 for one in found):
-        return False
-    wanted = [one for (one,) in found]
-    suites = [getattr(n, name, None) for n in ast.walk(root) for name in ("body", "orelse")]
-    for suite in suites:
-        if isinstance(suite, list) and wanted[0] in suite:
-            at = suite.index(wanted[0])
-            return suite[at : at + len(wanted)] == wanted
-    return False
 
 
 PATCH = Patch(

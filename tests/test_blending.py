@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
-from kvpatch.blending import as_written, find, function, released_elsewhere, since
+from kvpatch.blending import as_written, find, follow, function, released_elsewhere, since, suites
 from packaging.version import Version
 
 STOCK = """
@@ -32,6 +32,40 @@ def test_a_function_is_found_by_its_qualified_name_where_it_is_the_only_one() ->
 def test_every_place_of_a_pattern_is_found() -> None:
     assert len(find(ast.parse("a = f(1)\nif a:\n    f(2)\n"), "f(___)")) == 2
     assert find(None, "f()") == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "a = 1\nb = 1\n",
+        "if x:\n    pass\nelse:\n    a = 1\n    b = 1\n",
+        "try:\n    f()\nfinally:\n    a = 1\n    b = 1\n",
+    ],
+)
+def test_statements_follow_one_another_in_any_suite(source: str) -> None:
+    assert follow(ast.parse(source), "a = 1", "b = 1")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "b = 1\na = 1\n",
+        "a = 1\nc = 1\nb = 1\n",
+        "if x:\n    a = 1\nb = 1\n",
+        "a = 1\nb = 1\nif x:\n    b = 1\n",
+        "a = 1\n",
+        "b = 1\n",
+    ],
+)
+def test_statements_apart_or_twice_do_not_follow(source: str) -> None:
+    assert not follow(ast.parse(source), "a = 1", "b = 1")
+    assert not follow(None, "a = 1")
+
+
+def test_suites_are_those_of_every_branch() -> None:
+    source = "if x:\n    a = 1\nelse:\n    b = 1\nf(1 if x else 2)\n"
+    assert [len(suite) for suite in suites(ast.parse(source))] == [2, 1, 1]
+    assert suites(None) == []
 
 
 def test_comments_and_layout_do_not_make_a_function_another() -> None:
