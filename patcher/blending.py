@@ -30,6 +30,7 @@ EDITED = frozenset(
         "SegmentTokenDatabase._fast_split_by_subtensor",
         "SegmentTokenDatabase.process_tokens",
         "LMCacheConnectorV1Impl.__init__",
+        "LMCacheConnectorV1Impl.build_connector_meta",
         "LMCacheConnectorV1Impl.get_num_new_matched_tokens",
         "ReqMeta.from_request_tracker",
         "GdsBackend.__init__",
@@ -94,16 +95,18 @@ def suites(root: ast.AST | None) -> list[list[ast.stmt]]:
 
 def follow(root: ast.AST | None, *patterns: str) -> bool:
     """Whether the statements stand one right after the other, and the last one nowhere else."""
-    *before, lasts = [find(root, pattern) for pattern in patterns]
-    if len(lasts) != 1:
+    wanted = [_statement(pattern) for pattern in patterns]
+    found = [
+        (suite, at)
+        for suite in suites(root)
+        for at, node in enumerate(suite)
+        if matches(wanted[-1], node)
+    ]
+    if len(found) != 1:
         return False
-    for suite in suites(root):
-        if lasts[0] in suite:
-            end = suite.index(lasts[0])
-            start = end - len(before)
-            pairs = zip(suite[max(start, 0) : end], before, strict=False)
-            return start >= 0 and all(node in nodes for node, nodes in pairs)
-    return False
+    suite, last = found[0]
+    before = suite[: last + 1][-len(wanted) :]
+    return len(before) == len(wanted) and all(map(matches, wanted, before))
 
 
 @lru_cache(maxsize=4)
@@ -116,8 +119,13 @@ def _by_kind(root: ast.AST) -> Mapping[type[ast.AST], Sequence[ast.AST]]:
 
 
 @cache
-def _parsed(pattern: str) -> ast.AST:
+def _statement(pattern: str) -> ast.stmt:
     (wanted,) = ast.parse(textwrap.dedent(pattern)).body
+    return wanted
+
+
+def _parsed(pattern: str) -> ast.AST:
+    wanted = _statement(pattern)
     return wanted.value if isinstance(wanted, ast.Expr) else wanted
 
 

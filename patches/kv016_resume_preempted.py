@@ -1,11 +1,12 @@
-"""Compute a preempted request anew, for which LMCache reports a hit and loads nothing."""
+"""Resume preempted requests with their own tokens, or compute them anew."""
 
 from __future__ import annotations
 
 import ast
+import textwrap
 from typing import TYPE_CHECKING
 
-from kvpatch.blending import find, function, released_elsewhere
+from kvpatch.blending import Function, find, follow, function, released_elsewhere
 from kvpatch.outcome import Outcome
 from kvpatch.patch import Example, ExampleKind, Judgement, Patch, Target
 
@@ -35,6 +36,42 @@ if request.request_id in self._request_trackers:
     return 0
 """
 
+_UPDATED = """
+request_tracker.update(
+    new_token_ids,
+    new_block_ids,
+    preempted=preempted,
+    lmcache_cached_tokens=lmcache_cached_tokens,
+)
+"""
+_OWN = """
+# kvpatch KV016: the tokens of the steps before may be more or fewer than what is computed now.
+if preempted:
+    request_tracker.token_ids = request.all_token_ids[: num_current_tokens + num_new_tokens]
+"""
+_UPDATED_BY_LIST = """
+request_tracker.update(
+    req.new_token_ids,
+    req.new_block_ids,
+    req.resumed_from_preemption,
+    lmcache_cached_tokens=lmcache_cached_tokens,
+)
+"""
+_OWN_BY_LIST = """
+# kvpatch KV016: the tokens of the steps before may be more or fewer than what is computed now.
+if req.resumed_from_preemption:
+    scheduled = self._unfinished_requests[req.req_id]
+    computed = req.num_computed_tokens + len(req.new_token_ids)
+    request_tracker.token_ids = scheduled.all_token_ids[:computed]
+"""
+_COMPUTED = "request.num_computed_tokens"
+_STRICT = (
+    f"{_COMPUTED} == lmcache_cached_tokens",
+    f"{_COMPUTED} == max(lmcache_cached_tokens, load_spec.vllm_cached_tokens)",
+)
+_WIDE = tuple(f"{text.replace('==', '>=')} - 1" for text in _STRICT)
+"""vLLM may have more itself, and computes the last token of a prompt that is stored whole."""
+
 
 def compute_anew(module: cst.Module) -> cst.Module:
     """Report no hit for a request that was scheduled before, and forget the blocks it had.
@@ -53,9 +90,62 @@ def compute_anew(module: cst.Module) -> cst.Module:
     )
 
 
-def computes_anew(module: ast.Module, _version: Version) -> Judgement:
-    """Judge whether nothing is reported as a hit for a request that was scheduled before."""
-    asked, scheduled = function(module, _ASKED), function(module, _SCHEDULED)
+def restore_tokens(module: cst.Module) -> cst.Module:
+    """Give a resumed request the tokens that it has once this step is computed.
+
+    Raises:
+        Refusal: where the anchors are not there exactly once.
+    """
+    from kvpatch import anchors, rewrite
+
+    own, by_list = (rewrite.statement(module, text) for text in (_OWN, _OWN_BY_LIST))
+    module = anchors.replace(module, _SCHEDULED, _UPDATED, lambda old: [old, own])
+    return anchors.replace(module, _SCHEDULED, _UPDATED_BY_LIST, lambda old: [old, by_list])
+
+
+def restore_and_allow(module: cst.Module) -> cst.Module:
+    """Do so, and let vLLM have more of it than LMCache has.
+
+    Raises:
+        Refusal: where the anchors are not there exactly once.
+    """
+    return _allow(restore_tokens(module), 0)
+
+
+def allow_whole(module: cst.Module) -> cst.Module:
+    """Let vLLM compute the last token of a prompt that is stored whole.
+
+    Raises:
+        Refusal: where the anchor is not there exactly once.
+    """
+    return _allow(module, 1)
+
+
+def _allow(module: cst.Module, form: int) -> cst.Module:
+    from kvpatch import anchors
+
+    return anchors.replace_expression(module, _SCHEDULED, _STRICT[form], lambda _: _WIDE[form])
+
+
+def resumes(module: ast.Module, version: Version) -> Judgement:
+    """Judge whether a preempted request is computed anew, or loaded with its own tokens."""
+    scheduled = function(module, _SCHEDULED)
+    if version.release < (0, 3, 10):
+        return _computes_anew(module, scheduled)
+    if scheduled is None:
+        return Judgement(False, "what a step adds to a request is told elsewhere")
+    restored = version.release >= (0, 3, 11) or (
+        follow(scheduled, _UPDATED, _OWN) and follow(scheduled, _UPDATED_BY_LIST, _OWN_BY_LIST)
+    )
+    if not restored:
+        return Judgement(False, "a resumed request is stored with the tokens of the steps before")
+    if any(find(scheduled, text) for text in _STRICT):
+        return Judgement(False, "an assertion of a resumed request ends the engine")
+    return Judgement(True, "a preempted request is resumed with its own tokens")
+
+
+def _computes_anew(module: ast.Module, scheduled: Function | None) -> Judgement:
+    asked = function(module, _ASKED)
     if asked is None or len(find(scheduled, _GROWS)) != 1:
         return Judgement(False, "what a step adds to a request is told elsewhere")
     first = asked.body[1:2] if ast.get_docstring(asked) is not None else asked.body[:1]
@@ -67,17 +157,25 @@ def computes_anew(module: ast.Module, _version: Version) -> Judgement:
 PATCH = Patch(
     id="KV016",
     distribution="lmcache",
-    targets=(Target(ADAPTER, ">=0.3.3", compute_anew),),
-    versions=">=0.3.3,<0.3.10.dev0",
-    why="When vLLM resumes a request that it preempted, LMCache reports what is stored of its "
-    "prompt as a hit, and loads it for new requests alone: vLLM answers from keys and values that "
-    "nothing wrote, without an error. What LMCache stores of the request from there on it reads "
-    "from the blocks that the request lost.",
+    targets=(
+        Target(ADAPTER, "<0.3.10.dev0", compute_anew),
+        Target(ADAPTER, ">=0.3.10.dev0,<0.3.10.post1", restore_tokens),
+        Target(ADAPTER, ">=0.3.10.post1,<0.3.11.dev0", restore_and_allow),
+        Target(ADAPTER, ">=0.3.11.dev0", allow_whole),
+    ),
+    versions=">=0.3.3,<0.4.3.dev0",
+    why="When vLLM resumes a request that it preempted, LMCache up to 0.3.9.post2 reports what is "
+    "stored of its prompt as a hit, and loads it for new requests alone: vLLM answers from keys "
+    "and values that nothing wrote, without an error, and what LMCache stores of the request from "
+    "there on it reads from blocks that the request lost. Up to 0.3.10.post2 it loads and stores "
+    "by the tokens of the steps before. From 0.3.10.post1 to 0.4.2 an assertion ends the engine "
+    "where vLLM's own cache has more of the request than LMCache, or LMCache has all of it.",
     how="Reports no hit for a request that was scheduled before, so that vLLM computes it anew, "
-    "and forgets the blocks that it had.",
+    "and forgets the blocks that it had; from 0.3.10 on gives it its own tokens, and lets vLLM "
+    "have more of it.",
     upstream="https://github.com/LMCache/LMCache/pull/2007",
-    retire_when="Support for LMCache 0.3.9.post2 and older ends; 0.3.10 loads the hit again.",
-    post_condition=computes_anew,
+    retire_when="Support for LMCache 0.4.2 and older ends.",
+    post_condition=resumes,
     faithful=released_elsewhere,
     proved="run on a CPU: vLLM 0.11.0 with LMCache 0.3.9.post2",
 )
@@ -103,6 +201,25 @@ class LMCacheConnectorV1Impl:
 
 _STOCK = _adapter()
 
+
+def _told(own: str = "", by_list: str = "", computed: str = _STRICT[0]) -> str:
+    asserted = f"assert {computed}, req_id"
+    listed = textwrap.indent((_UPDATED_BY_LIST + by_list.lstrip()).strip("\n"), " " * 16)
+    update = textwrap.indent((_UPDATED + own.lstrip()).strip("\n"), " " * 12)
+    return f"""
+class LMCacheConnectorV1Impl:
+    def build_connector_meta(self, scheduler_output):
+        if isinstance(cached_reqs, list):
+            for i, req in enumerate(cached_reqs):
+{listed}
+            return meta
+        for i, req_id in enumerate(cached_reqs.req_ids):
+            if preempted:
+                {asserted}
+{update}
+"""
+
+
 EXAMPLES = (
     Example(
         ExampleKind.REWRITTEN,
@@ -113,9 +230,23 @@ EXAMPLES = (
     ),
     Example(
         ExampleKind.UNTOUCHED,
-        "leaves a release alone that loads for preempted requests",
-        "0.3.10",
-        _STOCK,
+        "leaves a release alone that takes less of a resumed request than vLLM has",
+        "0.4.3",
+        _told(),
+    ),
+    Example(
+        ExampleKind.REWRITTEN,
+        "gives a resumed request its own tokens, whichever of both caches has more of it",
+        "0.3.10.post2",
+        _told(),
+        after=_told(_OWN, _OWN_BY_LIST, _WIDE[0]),
+    ),
+    Example(
+        ExampleKind.REWRITTEN,
+        "lets the last token of a prompt be computed that is stored whole",
+        "0.4.2",
+        _told(computed=_STRICT[1]),
+        after=_told(computed=_WIDE[1]),
     ),
     Example(
         ExampleKind.ABSORBED,

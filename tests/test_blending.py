@@ -62,6 +62,11 @@ def test_statements_apart_or_twice_do_not_follow(source: str) -> None:
     assert not follow(None, "a = 1")
 
 
+def test_an_expression_that_is_a_statement_is_followed_too() -> None:
+    assert follow(ast.parse("f(1)\na = f(1)\n"), "f(___)", "a = f(___)")
+    assert not follow(ast.parse("a = f(1)\nf(1)\nf(2)\n"), "a = f(1)", "f(___)")
+
+
 def test_suites_are_those_of_every_branch() -> None:
     source = "if x:\n    a = 1\nelse:\n    b = 1\nf(1 if x else 2)\n"
     assert [len(suite) for suite in suites(ast.parse(source))] == [2, 1, 1]

@@ -22,6 +22,8 @@ pytestmark = [pytest.mark.releases, pytest.mark.tensors]
 
 ADAPTER = "lmcache/integration/vllm/vllm_v1_adapter.py"
 RELEASES = ["0.3.3", "0.3.4", "0.3.6", "0.3.7", "0.3.9", "0.3.9.post2"]
+LOADING = ["0.3.10", "0.3.10.post1", "0.3.10.post2", "0.3.11", "0.4.2"]
+"""These load the hit of a preempted request."""
 STORING = RELEASES[3:]
 DEFINITIONS = [
     "SaveSpec",
@@ -59,6 +61,12 @@ class Scheduler:
             uuid=uuid,
         )
         cache = SimpleNamespace(num_gpu_blocks=1000, block_size=BLOCK)
+        lookup = SimpleNamespace(
+            lookup=lambda *_, **__: self.stored,
+            lookup_cache=lambda **_: -1 if "!= -1" in text else None,
+            clear_lookup_status=lambda _: None,
+            supports_producer_reuse=lambda: True,
+        )
         self.stored = 0
         self.listed = listed
         self.connector = object.__new__(space["LMCacheConnectorV1Impl"])
@@ -75,15 +83,17 @@ class Scheduler:
             _unfinished_requests={},
             async_loading=False,
             _parent=SimpleNamespace(_vllm_config=SimpleNamespace(cache_config=cache)),
-            config=SimpleNamespace(priority_limit=None, enable_blending=blends),
+            config=SimpleNamespace(
+                enable_blending=blends,
+                min_retrieve_tokens=0,
+                priority_limit=None,
+                save_decode_cache=False,
+            ),
             force_skip_save=False,
             kv_role="kv_both",
             load_specs={},
-            lookup_client=SimpleNamespace(
-                lookup=lambda *_, **__: self.stored,
-                clear_lookup_status=lambda _: None,
-                supports_producer_reuse=lambda: True,
-            ),
+            lookup_client=lookup,
+            _manager=SimpleNamespace(lookup_client=lookup),
             skip_last_n_tokens=0,
         )
         self.request = SimpleNamespace(
@@ -163,6 +173,7 @@ class Scheduler:
         one = SimpleNamespace(
             req_id=name,
             resumed_from_preemption=resumed,
+            num_computed_tokens=start,
             new_token_ids=self.request.all_token_ids[start:end],
             new_block_ids=blocks,
         )
@@ -193,6 +204,7 @@ def saves(found: Any) -> bool:
     return found is not None and found.save_spec.can_save
 
 
+each_loading = pytest.mark.parametrize("release", LOADING)
 each_release = pytest.mark.parametrize("release", RELEASES)
 each_form = pytest.mark.parametrize("listed", [True, False], ids=["list", "columns"])
 
@@ -299,3 +311,81 @@ def test_a_producer_that_looks_nothing_up_forgets_the_blocks_too(release: str) -
     )
     assert engine.ask() == 0
     assert (engine.tracker.token_ids, engine.tracker.allocated_block_ids) == ([], [])
+
+
+@each_loading
+@each_form
+def test_a_hit_that_grew_while_the_request_waited_is_loaded_whole(
+    release: str, listed: bool
+) -> None:
+    engine = patched(release, listed=listed)
+    engine.step(100, cached=0)
+    engine.preempt()
+    # Another request with the same prompt has come further.
+    engine.stored = 192
+    found = engine.step(PROMPT - 192, NEW, cached=0)
+    assert found.load_spec.lmcache_cached_tokens == 192
+    assert [int(token) for token in found.token_ids[:192]] == list(range(192))
+    assert blocks_of(found)[:12] == engine.blocks[:12]
+    assert engine.tracker.token_ids == engine.request.all_token_ids
+
+
+@each_loading
+@each_form
+def test_what_vllm_itself_has_of_a_request_that_is_loaded_counts(
+    release: str, listed: bool
+) -> None:
+    engine = patched(release, listed=listed)
+    engine.step(150, cached=0)
+    engine.preempt()
+    engine.stored = 64
+    engine.step(20, NEW, cached=160)
+    assert engine.tracker.token_ids == list(range(180))
+    engine.step(20, NEW)
+    assert engine.tracker.token_ids == engine.request.all_token_ids
+    assert engine.tracker.allocated_block_ids == engine.blocks
+
+
+@each_loading
+@each_form
+def test_a_preempted_prompt_that_is_stored_whole_by_now_has_its_last_token_computed(
+    release: str, listed: bool
+) -> None:
+    engine = patched(release, listed=listed)
+    engine.step(100, cached=0)
+    engine.preempt()
+    engine.stored = PROMPT
+    found = engine.step(1, NEW, cached=0)
+    assert found.load_spec.lmcache_cached_tokens == PROMPT
+    assert engine.tracker.token_ids == engine.request.all_token_ids
+
+
+@pytest.mark.parametrize(
+    ("release", "cached", "stored", "scheduled"),
+    [
+        ("0.3.10", 160, 64, 20),
+        ("0.3.10", 0, 192, 8),
+        ("0.3.10.post1", 160, 64, 20),
+        ("0.3.10.post2", 32, 0, 20),
+        ("0.3.10.post2", 0, PROMPT, 1),
+        ("0.3.11", 0, PROMPT, 1),
+        ("0.4.2", 0, PROMPT, 1),
+    ],
+)
+def test_as_released_it_goes_on_with_other_tokens_or_ends_the_engine(
+    release: str, cached: int, stored: int, scheduled: int
+) -> None:
+    def goes_right(engine: Scheduler) -> bool:
+        engine.step(100, cached=0)
+        engine.preempt()
+        engine.stored = stored
+        try:
+            engine.step(scheduled, NEW, cached=cached)
+            engine.step(1, NEW)
+        except AssertionError:
+            return False
+        computed = engine.request.num_computed_tokens
+        return bool(engine.tracker.token_ids == engine.request.all_token_ids[:computed])
+
+    assert not goes_right(stock(release))
+    assert goes_right(patched(release))

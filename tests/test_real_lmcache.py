@@ -59,7 +59,7 @@ def _expected(release: str, vllm: str) -> dict[str, Outcome]:
         "KV014": ("0.3.10.post1", "99", "0"),
         "KV015": ("0.3.3", "99", "0"),
         "KV017": ("0.3.4", "0.5.7", "0"),
-        "KV016": ("0.3.3", "0.3.10", "0"),
+        "KV016": ("0.3.3", "0.4.3", "0"),
     }
     found = {}
     for patch_id, (first, end, since) in ranges.items():

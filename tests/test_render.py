@@ -426,9 +426,11 @@ def test_blending_needs_tokens_that_can_be_sent(lmcache: str, needed: bool) -> N
     ("profile", "lmcache", "needed"),
     [
         ("blend", "0.3.9.post2", True),
-        ("blend", "0.3.10", False),
+        ("blend", "0.3.10", True),
+        ("blend", "0.4.4", False),
         ("cpu-offload", "0.3.3", True),
-        ("cpu-offload", "0.3.10", False),
+        ("cpu-offload", "0.4.2", True),
+        ("cpu-offload", "0.4.4", False),
         ("gds", "0.3.6", True),
     ],
 )
