@@ -26,22 +26,24 @@ def _kvpatch_attend(impl, rows, query, key, value, output):
     before = impl.sliding_window[0]
     heads, tokens = key.shape[1], key.shape[0]
     groups = query.shape[1] // heads
-    keys, values = key.transpose(0, 1)[None], value.transpose(0, 1)[None]
+    # Each KV head with its query heads by itself, so that neither keys nor mask are repeated.
+    keys, values = (
+        one.transpose(0, 1)[:, None].expand(-1, groups, -1, -1) for one in (key, value)
+    )
     places = torch.arange(tokens, device=key.device)
-    # The mask of so many rows takes 16 MiB.
-    several = max(1, (1 << 24) // (tokens * groups))
+    # The mask of so many rows takes 64 MiB.
+    several = max(1, (1 << 26) // tokens)
     parts = (part.split(several) for part in (rows, query, output))
     for own, asking, answer in zip(*parts):
-        last = own.repeat(groups)[:, None]
+        last = own[:, None]
         seen = places <= last
         if before >= 0:
             seen &= places >= last - before
-        # The query heads of a KV head one after the other, so that no key has to be repeated.
-        asking = asking.unflatten(1, (heads, groups)).permute(1, 2, 0, 3).flatten(1, 2)
+        asking = asking.unflatten(1, (heads, groups)).permute(1, 2, 0, 3)
         found = torch.nn.functional.scaled_dot_product_attention(
-            asking[None], keys, values, attn_mask=seen, scale=impl.scale
+            asking, keys, values, attn_mask=seen, scale=impl.scale
         )
-        answer.copy_(found[0].unflatten(1, (groups, -1)).permute(2, 0, 1, 3).flatten(1, 2))
+        answer.copy_(found.permute(2, 0, 1, 3).flatten(1, 2))
     return output
 '''
 

@@ -115,9 +115,9 @@ def test_where_all_tokens_are_computed_the_kernel_stays(release: str) -> None:
 
 def test_many_rows_are_computed_in_parts() -> None:
     text = patched_text("0.5.6", FLASH)
-    assert text.count("(1 << 24)") == 1
+    assert text.count("(1 << 26)") == 1
     for bound in (1, 8, 9):
-        made = backend(text.replace("(1 << 24)", f"(1 << {bound})"))
+        made = backend(text.replace("(1 << 26)", f"(1 << {bound})"))
         found, wanted = answered(made, PICKED)
         assert (found - wanted).abs().max() < 1e-5
 
