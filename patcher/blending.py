@@ -34,6 +34,7 @@ EDITED = frozenset(
         "LMCacheConnectorV1Impl.get_num_new_matched_tokens",
         "ReqMeta.from_request_tracker",
         "GdsBackend.__init__",
+        "GdsBackend.contains",
         "GdsBackend._read_metadata",
         "GdsBackend.submit_put_task",
         "GdsBackend._async_save_bytes_to_disk",

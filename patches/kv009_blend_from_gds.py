@@ -131,6 +131,19 @@ def batched_contains(self, keys, pin=False):
     return found
 """
 
+THERE = '''
+def _kvpatch_there(self, key):
+    """Whether the file of a known key is still there; room is made by deleting files."""
+    with self.hot_lock:
+        entry = self.hot_cache.get(key)
+    if entry is None or os.path.exists(entry.path):
+        return entry is not None
+    with self.hot_lock:
+        if self.hot_cache.get(key) is entry:
+            del self.hot_cache[key]
+    return False
+'''
+
 CLAIM = '''
 def _kvpatch_claim(self, key):
     """Whether a layer of a chunk is to be written, by the one who asks and by nobody else."""
@@ -175,11 +188,11 @@ async def _kvpatch_follows(self, key, positions):
 
 READ = '''
 def _kvpatch_read(self, filename):
-    """What the data file's own header tells: it and the data always are of one write."""
-    if not self.config.enable_blending:
-        return self._read_metadata_info(filename)
+    """What is told of a data file; while blending by its own header, which is of the same write."""
+    data = filename.removesuffix(_METADATA_FILE_SUFFIX)
     try:
-        return self._read_metadata_info(filename.removesuffix(_METADATA_FILE_SUFFIX))
+        os.stat(data)
+        return self._read_metadata_info(data if self.config.enable_blending else filename)
     except FileNotFoundError:
         raise UnsupportedMetadataVersion("kvpatch: stored without data") from None
 '''
@@ -230,6 +243,7 @@ _HELPERS = {
 }
 _METHODS = {
     "_kvpatch_read": READ,
+    "_kvpatch_there": THERE,
     "_kvpatch_claim": CLAIM,
     "_kvpatch_begun": BEGUN,
     "_kvpatch_follows": FOLLOWS,
@@ -266,6 +280,10 @@ _SAVE = (
 )
 _SAVED = ("memory_obj.metadata.cached_positions", "_kvpatch_first_layer(key) == key")
 _PACK = "pack_metadata(kv_chunk, fmt=fmt, lmcache_version=str(_METADATA_VERSION))"
+_FOLDER = """
+# kvpatch KV009: a folder that was removed to make room is made again.
+os.makedirs(os.path.dirname(path), exist_ok=True)
+"""
 _PACKED = """
 # kvpatch KV009: readers that know no positions ignore them.
 span = _kvpatch_span(positions)
@@ -300,6 +318,17 @@ _ALLOCATING = (
     "_load_bytes_from_disk_with_allocation",
     "_batched_get_blocking_by_thread_pool_impl",
 )
+_KNOWN = """
+if res:
+    return True
+"""
+_KNOWN_THERE = """
+# kvpatch KV009: a chunk whose file is gone is a miss.
+if res and self._kvpatch_there(key):
+    return True
+"""
+_FORGET = "self.hot_cache.pop(key)"
+_FORGOTTEN = "self.hot_cache.pop(key, None)"
 _LOADED = """
 # kvpatch KV009: keys are turned from where the file says that they were computed.
 if not self._kvpatch_placed(key, path, memory_obj):
@@ -351,17 +380,19 @@ def keep_positions(module: cst.Module) -> cst.Module:
     module = put(where, _SAVE.format(""), 7, _SAVED[0])
     module = put(where, _SAVE.format(f", {_SAVED[0]}"), 8, _SAVED[1])
     module = write(where, _INSERT, _INSERTED, _INSERTED_TOO)
+    module = write("contains", _KNOWN, _KNOWN_THERE)
     module = put("_read_metadata", _READ.format("None"), 4, _READ_POSITIONS)
     module = call("_read_metadata", _READ_INFO, "self._kvpatch_read(filename)")
     module = anchors.add_parameter(module, "GdsBackend.insert_key", "header=None")
     module = put("insert_key", _KEPT.format("None"), 4, _KEPT_POSITIONS)
     module = anchors.add_parameter(module, "GdsBackend._save_gds", "positions=None")
     module = anchors.add_parameter(module, "GdsBackend._save_gds", "once=False")
-    module = write("_save_gds", f"metadata = {_PACK}", _PACKED, _PACKED_TOO)
+    module = write("_save_gds", f"metadata = {_PACK}", _FOLDER, _PACKED, _PACKED_TOO)
     module = write("_save_gds", _NAMED, _PUBLISHED)
     for where in _ALLOCATING:
         module = call(where, _ALLOCATE, _ALLOCATED)
     where = "_load_bytes_from_disk_with_memory"
+    module = call(where, _FORGET, _FORGOTTEN)
     module = write(where, "return memory_obj", _LOADED, "return memory_obj")
     for method in _METHODS.values():
         module = anchors.append_method(module, "GdsBackend", method)
@@ -461,6 +492,8 @@ _WANTED = (
     ),
     ("_async_save_bytes_to_disk", _INSERTED, "a chunk of another engine is taken for this one's"),
     ("_async_save_bytes_to_disk", _INSERTED_TOO, "positions of a new chunk are not the file's"),
+    ("contains", _KNOWN_THERE, "a chunk whose file is gone is taken for a hit"),
+    ("_save_gds", _FOLDER, "a folder that was removed is not made again"),
     ("_save_gds", "span = _kvpatch_span(positions)", "positions are not written to the file"),
     ("_save_gds", _PACKED_TOO, "positions are not written to the file"),
     ("_save_gds", _PUBLISHED, "a chunk of another engine is written over"),
@@ -468,6 +501,7 @@ _WANTED = (
     ("_read_metadata", "self._kvpatch_read(filename)", "positions are not those of the data"),
     ("insert_key", _KEPT.format(_KEPT_POSITIONS), "positions of a new chunk are not kept"),
     ("_load_bytes_from_disk_with_memory", _LOADED, "loaded chunks have no positions"),
+    ("_load_bytes_from_disk_with_memory", _FORGOTTEN, "a key that was forgotten ends a load"),
     *((name, _ALLOCATED, "a load does not wait for writes") for name in _ALLOCATING),
 )
 _LEFT = (("_save_gds", _NAMED), ("submit_put_task", "return future"))
@@ -503,7 +537,8 @@ PATCH = Patch(
     how="Writes each chunk's positions to the metadata in its file's header, which other readers "
     "ignore, and reads them back; lets the first write of a chunk win over all engines, "
     "and takes chunks of different writes, and files without positions, as not there while "
-    "blending; loads a layer's chunks without blocking, after the writes that hold the buffer, and "
+    "blending; takes a chunk whose file was deleted as not there and makes a deleted folder again; "
+    "loads a layer's chunks without blocking, after the writes that hold the buffer, and "
     "fails with an error where one is lost; "
     "waits for device copies before buffers are given back; pairs chunks with their own keys.",
     upstream="https://github.com/LMCache/LMCache/issues/3559",
@@ -588,6 +623,13 @@ class GdsBackend:
         )
         self.hot_cache[key] = metadata
 
+    def contains(self, key, pin=False):
+        with self.hot_lock:
+            res = key in self.hot_cache
+        if res:
+            return True
+        return False
+
     def submit_put_task(self, key, memory_obj):
         memory_obj.ref_count_up()
         with self.put_lock:
@@ -623,6 +665,9 @@ class GdsBackend:
     def _load_bytes_from_disk_with_memory(self, key, path, memory_obj):
         if memory_obj is None:
             return None
+        if self._load_gds(path) < 0:
+            with self.hot_lock:
+                self.hot_cache.pop(key)
         return memory_obj
 
     def _batched_get_blocking_by_thread_pool_impl(self, keys):
@@ -665,12 +710,15 @@ def _patched_backend() -> str:
         ("address,\n", "address,\n" + "".join(f"                {one},\n" for one in _SAVED)),
         ("device_offset)", "device_offset, positions=None, once=False)"),
         (_ALLOCATE, _ALLOCATED),
+        (_FORGET, _FORGOTTEN),
+        (indent(_KNOWN, " " * 8), indent(_KNOWN_THERE, " " * 8)),
         (
             """        metadata = pack_metadata(
             kv_chunk, fmt=fmt, lmcache_version=str(_METADATA_VERSION)
         )
 """,
-            indent(f"{_PACKED}{_PACKED_TOO}".replace("\n\n", "\n").strip("\n"), " " * 8) + "\n",
+            indent(f"{_FOLDER}{_PACKED}{_PACKED_TOO}".replace("\n\n", "\n").strip("\n"), " " * 8)
+            + "\n",
         ),
     ):
         text = text.replace(old, new)

@@ -10,6 +10,7 @@ import asyncio
 import ctypes
 import json
 import os
+import shutil
 import struct
 import threading
 import time
@@ -55,6 +56,11 @@ class Key:
 
     def to_string(self) -> str:
         return f"model@{self.chunk_hash}@{self.layer_id}"
+
+
+def read_key(text: str) -> Key:
+    """LMCache's ``parse_cache_key``."""
+    return Key(*map(int, text.split("@")[1:]))
 
 
 @dataclass
@@ -150,6 +156,8 @@ def source(release: str) -> dict[str, Any]:
         "MemoryFormat": Format,
         "UnsupportedMetadataVersion": VersionError,
         "save_metadata": save_metadata,
+        "parse_cache_key": read_key,
+        "CacheEngineKey": SimpleNamespace(from_string=read_key),
     }
     return executed_bare(kept, space)
 
@@ -458,6 +466,77 @@ def test_a_lost_chunk_fails_the_load_and_gives_the_others_back(
     with pytest.raises(RuntimeError, match=r"1 of 2 chunks: the file of .*67890.* is gone"):
         engines.get(backend, *keys)
     assert backend.memory_allocator.free == 99
+
+
+# Files that were deleted to make room
+
+
+def delete(backend: Any, keys: list[Key], *suffixes: str) -> None:
+    """Delete files of a running engine, as an operator does."""
+    for key in keys:
+        for suffix in suffixes:
+            Path(backend._key_to_path(key)[0] + suffix).unlink()
+
+
+@pytest.mark.parametrize("suffixes", [("",), ("", ".metadata")])
+@pytest.mark.parametrize("blending", [True, False])
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_chunk_whose_files_are_gone_is_a_miss_and_is_stored_anew(
+    release: str, blending: bool, suffixes: tuple[str, ...], engines: Engines
+) -> None:
+    backend, gone, kept = engines.start(release, blending=blending), layers(12345), layers(67890)
+    engines.settle(*put(backend, gone, 6, 10.0), *put(backend, kept, 9, 20.0))
+    delete(backend, gone, *suffixes)
+    # A store asks for the first layer alone, without a lookup where one before it is a miss.
+    assert [backend.contains(keys[0]) for keys in (gone, kept)] == [False, True]
+    assert [backend.batched_contains(keys) for keys in (gone, kept)] == [0, 4]
+    # One that starts now finds the same.
+    late = engines.start(release, blending=blending)
+    asyncio.run_coroutine_threadsafe(late._scan_metadata(), engines.loop).result(30)
+    assert [late.batched_contains(keys) for keys in (gone, kept)] == [0, 4]
+    engines.settle(*put(backend, gone, 192, 30.0))
+    assert backend.batched_contains(gone) == 4
+    assert told(engines.get(backend, gone[3], kept[0])) == [(33.0, 192), (20.0, 9)]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_chunk_of_which_one_layer_is_gone_is_a_miss(release: str, engines: Engines) -> None:
+    backend, keys = engines.start(release), layers(12345)
+    engines.settle(*put(backend, keys, 6, 10.0))
+    assert backend.batched_contains(keys) == 4
+    delete(backend, keys[2:3], "", ".metadata")
+    assert backend.batched_contains(keys) == 2
+    engines.settle(*put(backend, keys[2:3], 6, 10.0))
+    assert backend.batched_contains(keys) == 4
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_folder_that_was_removed_is_made_again(release: str, engines: Engines) -> None:
+    backend, keys = engines.start(release), layers(12345)
+    engines.settle(*put(backend, keys, 6, 10.0))
+    shutil.rmtree(engines.folder)
+    # Another chunk in the same folder, which was not asked for since.
+    other = layers(12349)
+    engines.settle(*put(backend, other, 9, 20.0))
+    assert [backend.batched_contains(found) for found in (keys, other)] == [0, 4]
+    assert told(engines.get(backend, other[1])) == [(21.0, 9)]
+    assert engines.start(release).batched_contains(other) == 4
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_key_that_a_lookup_forgets_during_a_load_fails_that_load_alone(
+    release: str, engines: Engines
+) -> None:
+    backend, key = engines.start(release), Key(12345)
+    engines.settle(*put(backend, [key], 6, 10.0))
+
+    def load(*_: Any) -> int:
+        delete(backend, [key], "", ".metadata")
+        assert not backend.contains(key)
+        return -1
+
+    backend._load_gds = load
+    assert backend.batched_get_blocking([key]) == [None]
 
 
 # Room in the buffer
