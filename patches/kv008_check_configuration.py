@@ -49,6 +49,12 @@ def _kvpatch_check_blending(config, vllm_config):
             "kvpatch: enable_blending does not go with LoRA: LMCache keeps no adapter with its "
             "chunks. Serve without LoRA, or leave blending off."
         )
+    if vllm_config.cache_config.enable_prefix_caching:
+        raise ValueError(
+            "kvpatch: enable_blending does not go with vLLM's prefix caching: LMCache can't blend "
+            "behind what vLLM has, and the engine dies. Start vLLM with "
+            "--no-enable-prefix-caching, or leave blending off."
+        )
 '''
 
 CALL = """
@@ -104,7 +110,8 @@ PATCH = Patch(
     versions=">=0.3.3,<0.5.7.dev0",
     why="LMCache accepts enable_blending without use_layerwise and then uses cached segments "
     "without blending them; without check layers and ratios it dies at the first blend. It can't "
-    "blend in pipeline stages, over decode context parallel ranks and with LoRA.",
+    "blend in pipeline stages, over decode context parallel ranks, with LoRA and with vLLM's "
+    "prefix caching, where it dies at the first shared prefix that fills a chunk.",
     how="Stops at start with a sentence that names the setting; without enable_blending nothing is "
     "looked at.",
     upstream="https://github.com/LMCache/LMCache/pull/4157",

@@ -164,7 +164,13 @@ WHOLE = {
 ALONE = SimpleNamespace(
     parallel_config=SimpleNamespace(pipeline_parallel_size=1, decode_context_parallel_size=1),
     lora_config=None,
+    cache_config=SimpleNamespace(enable_prefix_caching=False),
 )
+
+
+def vllm_with(**other: Any) -> SimpleNamespace:
+    """vLLM's configuration, with other parts than fit blending."""
+    return SimpleNamespace(**{**vars(ALONE), **other})
 
 
 def check(release: str, vllm: SimpleNamespace = ALONE, **values: Any) -> None:
@@ -191,17 +197,28 @@ def test_without_blending_nothing_is_looked_at() -> None:
 
 @pytest.mark.parametrize("key", ["pipeline_parallel_size", "decode_context_parallel_size"])
 def test_blending_stops_where_ranks_share_layers_or_tokens(key: str) -> None:
-    several = SimpleNamespace(parallel_config=SimpleNamespace(**{key: 2}), lora_config=None)
+    several = vllm_with(parallel_config=SimpleNamespace(**{key: 2}))
     with pytest.raises(ValueError, match=f"a {key} of 2: "):
         check("0.5.6", several, **WHOLE)
     # A vLLM that has no such size.
-    check("0.5.6", SimpleNamespace(parallel_config=SimpleNamespace(), lora_config=None), **WHOLE)
+    check("0.5.6", vllm_with(parallel_config=SimpleNamespace()), **WHOLE)
 
 
 def test_blending_stops_with_adapters() -> None:
-    adapters = SimpleNamespace(parallel_config=SimpleNamespace(), lora_config=object())
     with pytest.raises(ValueError, match="does not go with LoRA"):
-        check("0.5.6", adapters, **WHOLE)
+        check("0.5.6", vllm_with(lora_config=object()), **WHOLE)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_blending_stops_with_prefix_caching(release: str) -> None:
+    def cached(on: object) -> SimpleNamespace:
+        return vllm_with(cache_config=SimpleNamespace(enable_prefix_caching=on))
+
+    with pytest.raises(ValueError, match="Start vLLM with --no-enable-prefix-caching, or "):
+        check(release, cached(True), **WHOLE)
+    # As a vLLM has it that leaves it to others, and makes nothing of it.
+    check(release, cached(None), **WHOLE)
+    check(release, cached(True), enable_blending=False)
 
 
 def test_keys_that_a_release_does_not_have_are_not_asked_for() -> None:
