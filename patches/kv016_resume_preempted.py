@@ -12,6 +12,7 @@ from kvpatch.patch import Example, ExampleKind, Judgement, Patch, Target
 
 if TYPE_CHECKING:
     import libcst as cst
+    from kvpatch.rewrite import Statement
     from packaging.version import Version
 
 ADAPTER = "lmcache/integration/vllm/vllm_v1_adapter.py"
@@ -70,7 +71,9 @@ _STRICT = (
     f"{_COMPUTED} == max(lmcache_cached_tokens, load_spec.vllm_cached_tokens)",
 )
 _WIDE = tuple(f"{text.replace('==', '>=')} - 1" for text in _STRICT)
-"""vLLM may have more itself, and computes the last token of a prompt that is stored whole."""
+_MAY_HAVE_MORE = (
+    "# kvpatch KV016: vLLM may have more, and computes the last token of what is stored whole."
+)
 
 
 def compute_anew(module: cst.Module) -> cst.Module:
@@ -122,9 +125,17 @@ def allow_whole(module: cst.Module) -> cst.Module:
 
 
 def _allow(module: cst.Module, form: int) -> cst.Module:
+    import libcst
     from kvpatch import anchors
 
-    return anchors.replace_expression(module, _SCHEDULED, _STRICT[form], lambda _: _WIDE[form])
+    def widened(old: Statement) -> list[Statement]:
+        (new,) = anchors.like(old, module, f"{_MAY_HAVE_MORE}\npass")
+        line = libcst.ensure_type(old, libcst.SimpleStatementLine)
+        asserted = libcst.ensure_type(line.body[0], libcst.Assert)
+        wide = asserted.with_changes(test=libcst.parse_expression(_WIDE[form]))
+        return [line.with_changes(leading_lines=new.leading_lines, body=[wide])]
+
+    return anchors.replace(module, _SCHEDULED, f"assert {_STRICT[form]}, ___", widened)
 
 
 def resumes(module: ast.Module, version: Version) -> Judgement:
@@ -203,7 +214,8 @@ _STOCK = _adapter()
 
 
 def _told(own: str = "", by_list: str = "", computed: str = _STRICT[0]) -> str:
-    asserted = f"assert {computed}, req_id"
+    comment = f"{_MAY_HAVE_MORE}\n" if computed in _WIDE else ""
+    asserted = textwrap.indent(f"{comment}assert {computed}, req_id", " " * 16)
     listed = textwrap.indent((_UPDATED_BY_LIST + by_list.lstrip()).strip("\n"), " " * 16)
     update = textwrap.indent((_UPDATED + own.lstrip()).strip("\n"), " " * 12)
     return f"""
@@ -215,7 +227,7 @@ class LMCacheConnectorV1Impl:
             return meta
         for i, req_id in enumerate(cached_reqs.req_ids):
             if preempted:
-                {asserted}
+{asserted}
 {update}
 """
 
