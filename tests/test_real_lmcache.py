@@ -60,6 +60,7 @@ def _expected(release: str, vllm: str) -> dict[str, Outcome]:
         "KV015": ("0.3.3", "99", "0"),
         "KV017": ("0.3.4", "0.5.7", "0"),
         "KV016": ("0.3.3", "0.4.3", "0"),
+        "KV018": ("0.4.3", "0.5.7", "0"),
     }
     found = {}
     for patch_id, (first, end, since) in ranges.items():

@@ -376,6 +376,7 @@ def test_a_release_without_a_patch_for_the_separator_is_warned_of() -> None:
     rendered = made(lmcache="0.5.7rc2", vllm="0.22.0", profile="blend")
     assert "separator" not in needs(rendered)
     assert [one for one in rendered.warnings if "BOS token" in one]
+    assert [one for one in rendered.warnings if "unpins chunks" in one]
 
 
 def test_every_patch_that_a_profile_names_is_there_and_has_its_release_in_range() -> None:
@@ -439,6 +440,29 @@ def test_what_a_preempted_request_needs_has_nothing_to_do_with_blending(
 ) -> None:
     found = made(lmcache=lmcache, vllm="0.11.0", profile=profile).needs
     assert (("preempted", ("KV016",)) in [(one.id, one.patches) for one in found]) is needed
+
+
+@pytest.mark.parametrize(
+    ("profile", "lmcache", "needed"),
+    [
+        ("blend", "0.4.2", False),
+        ("blend", "0.4.3", True),
+        ("blend", "0.5.6", True),
+        ("cpu-offload", "0.5.6", False),
+        ("gds-blend", "0.5.6", False),
+    ],
+)
+def test_pins_are_to_be_kept_where_the_cpu_tier_is_loaded_layer_by_layer(
+    profile: str, lmcache: str, needed: bool
+) -> None:
+    found = made(lmcache=lmcache, vllm="0.14.0", profile=profile).needs
+    assert (("pins", ("KV018",)) in [(one.id, one.patches) for one in found]) is needed
+
+
+def test_a_profile_that_does_not_blend_needs_pins_where_a_file_loads_layer_by_layer() -> None:
+    pair = replace(pair_of("0.5.6", "0.32.0", True), by_layer=True)
+    found = render("cpu-offload", schema(NEW), pair, {}).needs
+    assert ("pins", ("KV018",)) in [(one.id, one.patches) for one in found]
 
 
 def test_deferring_the_connector_is_needed_up_to_vllm_0_11_0_alone() -> None:
