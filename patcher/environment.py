@@ -18,6 +18,8 @@ _LINE = re.compile(r"(?:[ \t\r\n]|[#;](?:\\[\s\S]|[^\\\r\n])*)*(?P<name>[^=\r\n]
 """A comment goes on in the next line behind a backslash."""
 _QUOTED = re.compile(r"""[ \t]*(?:'(?P<single>[^']*)'|"(?P<double>(?:\\[\s\S]|[^\\"])*)")""")
 _ESCAPED = re.compile(r"\\([\n\"\\`$])")
+_WHOLE = re.compile(r"""(?:(?<!\S)\#[^\n]*|\\.|'[^']*'|"(?:\\[\s\S]|[^\\"])*"|[^\n\\'"])*""")
+"""A line of a shell's, with those that its quotations go on in."""
 _PLAIN = re.compile(r"(?:\\[\s\S]|[^\\\r\n])*\\?")
 _MOST_BYTES = 4 * 1024 * 1024
 
@@ -114,9 +116,15 @@ def _value(text: str, place: int, path: Path, number: int) -> tuple[str, int]:
 
 def _of_shell(text: str) -> Iterator[tuple[int, Mapping[str, str] | None]]:
     """What each line sets in a shell, with its number; None for one that is no assignment."""
-    for number, line in enumerate(text.splitlines(), 1):
+    place, number = 0, 1
+    while whole := _WHOLE.match(text, place):
+        end = text.find("\n", whole.end())
+        line = text[place : end if end >= 0 else len(text)]
         if not line.strip().startswith("#"):
             yield number, _of_shells_line(line)
+        if end < 0:
+            return
+        place, number = end + 1, number + line.count("\n") + 1
 
 
 def _of_shells_line(line: str) -> Mapping[str, str] | None:

@@ -85,6 +85,17 @@ def test_docker_and_a_shell_make_other_variables_of_such_a_file() -> None:
     assert dict(others(f"export X=1\n{text}")) == {}
 
 
+def test_a_quotation_of_a_shells_goes_on_in_the_next_line(tmp_path: Path) -> None:
+    text = """A=' #\n'\n# it's one\nB="x\n\ny"''\nC=1 # c\nD='1\nE=2\n"""
+    assert dict(others(text))["a shell"] == {"A": " #\n", "B": "x\n\ny", "C": "1", "E": "2"}
+    place = tmp_path / "a.env"
+    place.write_text("export A=' #\n'\nB=1\n")
+    assert from_file(place) == {"A": " #\n", "B": "1"}
+    place.write_text("export A=' #\n'\nB=a b\n")
+    with pytest.raises(KvpatchError, match="line 3"):
+        from_file(place)
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [
