@@ -13,6 +13,7 @@ from .lint_context import Context, placed
 from .lint_hashing import NOT_LOOKED
 from .model_runner import ALL, BARE_SETTING, FIRST, SKIPS, VARIABLE, second_runner_taken
 from .rules import Finding, Level
+from .secrecy import shown
 
 if TYPE_CHECKING:
     from .launch import Launch
@@ -49,7 +50,7 @@ def graphs(context: Context) -> Iterator[Finding]:
         yield _graph(context, given, f"{_NOT_ASKED}: give {_PIECEWISE}", Level.WARNING)
         return
     setting = _asked(given) or not given.in_process
-    right = (_SETTING if setting else _PIECEWISE) if newer else _EAGER
+    right = (_setting(given) if setting else _PIECEWISE) if newer else _EAGER
     if vllm is None:
         right += f" from vLLM {BARE_SETTING} on, {_EAGER} before"
     told = "vLLM does not read it" if bare else "use_layerwise in the file is not seen by vLLM"
@@ -70,7 +71,7 @@ def runner(context: Context) -> Iterator[Finding]:
     if given is None or not given.known or full_graphs(given, vllm) is False:
         return
     setting = _asked(given) and not _bare(given) and (vllm is None or vllm >= BARE_SETTING)
-    right = f"give {_SETTING if setting else _PIECEWISE}, or set {VARIABLE}=0"
+    right = f"give {_setting(given) if setting else _PIECEWISE}, or set {VARIABLE}=0"
     if vllm is None and said != "0":
         told = f"vLLM {FIRST} and newer take Model Runner V2 for some models or all, and {SKIPS} "
         yield _graph(context, given, f"{told}there: {right}", Level.NOTE)
@@ -93,6 +94,14 @@ def _graph(context: Context, given: Launch, told: str, lower: Level | None) -> F
         told += " (this vLLM is built for the CPU, where there are no CUDA graphs)"
         lower = Level.NOTE
     return placed(Finding(rules.GRAPHS, told, "", "launch", lower=lower), given.origin(*_OPTIONS))
+
+
+def _setting(given: Launch) -> str:
+    """The setting, with the connector that it belongs to where that stands inside another."""
+    inner = next((one for one in connectors(given.transfer) if is_in_process(one)), given.transfer)
+    if inner is given.transfer:
+        return _SETTING
+    return f"{_SETTING} of {shown('', inner.get('kv_connector'))}, inside connectors"
 
 
 def _bare(given: Launch) -> bool:

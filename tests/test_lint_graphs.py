@@ -221,3 +221,15 @@ def test_the_older_runner_alone_keeps_full_graphs() -> None:
         assert ("=0 keeps full CUDA graphs" in found.message) is (given is environ)
     front = f"VLLM_USE_V2_MODEL_RUNNER=0 {serve}"
     assert "=0 keeps" in only(run(BLEND, serve=front, vllm="0.32.0"), rules.GRAPHS).message
+
+
+def test_inside_another_connector_the_setting_is_the_inner_ones() -> None:
+    inner = '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}'
+    extra = f'"kv_connector_extra_config": {{"connectors": [{inner}]}}'
+    multi = f'{{"kv_connector": "MultiConnector", "kv_role": "kv_both", {extra}}}'
+    serve = f"vllm serve m --kv-transfer-config '{multi}'"
+    for text in (CPU, f"{CPU}use_layerwise: true\n"):
+        message = only(run(text, serve=serve, vllm="0.32.0", environ=ON), rules.GRAPHS).message
+        assert '{"use_layerwise": true} of LMCacheConnectorV1, inside connectors' in message
+    plain = run(CPU, serve=f"vllm serve m {LMCACHE % ''}", vllm="0.32.0", environ=ON)
+    assert "inside connectors" not in only(plain, rules.GRAPHS).message
