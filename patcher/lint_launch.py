@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from . import layer_dtype, rules, vllm_options
 from .kv_connector import children, connectors, is_in_process
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from .serve_config import ServeConfig
 
 _TRANSFER = "kv-transfer-config"
+_SERVER = {"lmcache.mp.host", "lmcache.mp.port"}
+"""Where LMCache's server listens, which any release with one reads."""
 _APART = ": vLLM takes its dotted forms alone where there are any"
 _SHARED = (
     *("remote_url", "remote_storage_plugins", "gds_path", "weka_path", "maru_path", "enable_p2p"),
     *("enable_nixl", "extra_config.enable_nixl_storage", "storage_plugins", "external_backends"),
 )
 """What other processes can fill: the rest is this one's own."""
-_FULL = 0.9
-"""Above this share of the GPU's memory a buffer beside it is likely not to fit."""
 
 
 def launch(context: Context) -> Iterator[Finding]:
@@ -127,14 +127,18 @@ def _unchecked(given: Launch) -> Iterator[Finding]:
     names = [
         shown("", one.get("kv_connector"))
         for one in connectors(given.transfer)
-        if one.get("kv_connector_extra_config")
-        and not is_in_process(one)
-        and next(children(one), None) is None
+        if _said(one) - _SERVER and not is_in_process(one) and next(children(one), None) is None
     ]
     if names:
         told = f"what kv_connector_extra_config says for {', '.join(dict.fromkeys(names))} "
         told += "is not checked here"
         yield _found(given, rules.OVERRIDE, told, _TRANSFER, lower=Level.NOTE)
+
+
+def _said(connector: Mapping[str, Any]) -> set[str]:
+    """The names of a connector's own settings."""
+    extra = connector.get("kv_connector_extra_config")
+    return {*extra} if isinstance(extra, dict) else set()
 
 
 def _serve_config(config: ServeConfig) -> Iterator[Finding]:
@@ -204,11 +208,13 @@ def _memory(context: Context) -> Iterator[Finding]:
         share = float(text) if text is not None else default
     except ValueError:
         return
-    if share >= _FULL:
+    # A lower one was lowered by someone, and by enough as far as can be told: the GPU's memory is
+    # not known.
+    if share >= default:
         told = f"--{name} is {share}"
         told += " by default" if text is None else ""
         told += f": lower it by the {size} MiB of the GDS buffer over the GPU's memory"
-        # The default leaves room beside it, and the GPU's memory is not known.
+        # The default leaves room beside it.
         lower = Level.NOTE if text is None else None
         yield _found(given, rules.MEMORY, told, name, lower=lower)
 

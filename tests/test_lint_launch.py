@@ -77,7 +77,7 @@ def test_a_connector_that_reads_no_file_is_chosen_on_purpose(
 def test_beside_lmcaches_own_connector_another_one_is_not_asked_for_its_keys() -> None:
     inner = """{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both",
 "kv_connector_extra_config": {"lmcache.chunk_sise": 1}}"""
-    other = MP.partition("'")[2].rstrip("'")
+    other = MP.replace("mp.port", "mp.prt").partition("'")[2].rstrip("'")
     several = f"""{{"kv_connector": "MultiConnector", "kv_role": "kv_both",
 "kv_connector_extra_config": {{"connectors": [{inner}, {other}]}}}}"""
     serve = f"vllm serve m --kv-transfer-config '{several}'"
@@ -89,11 +89,12 @@ def test_beside_lmcaches_own_connector_another_one_is_not_asked_for_its_keys() -
 
 
 def test_that_settings_of_another_connector_are_not_looked_at_is_said() -> None:
-    for options in (MP, MP.replace("mp.port", "mp.prt")):
+    for options in (MP.replace("mp.host", "mp.mq_timeout"), MP.replace("mp.port", "mp.prt")):
         found = only(run("", serve=f"vllm serve m {options}", vllm="0.32.0"), rules.OVERRIDE)
         assert found.level is Level.NOTE
         assert "LMCacheMPConnector is not checked" in found.message
-    for options in (LMCACHE % BARE, MP.partition(', "kv_connector_extra')[0] + "}'"):
+    # Where LMCache's server listens any release of its connector reads.
+    for options in (MP, LMCACHE % BARE, MP.partition(', "kv_connector_extra')[0] + "}'"):
         found = run("", serve=f"vllm serve m {options}", vllm="0.32.0").findings
         assert not [one for one in found if one.rule is rules.OVERRIDE]
 
@@ -106,12 +107,15 @@ def test_a_connector_that_vllm_does_not_have_is_no_choice() -> None:
 def test_gpu_memory_that_does_not_leave_room_for_the_buffer_is_a_warning() -> None:
     text = "gds_path: /mnt/a\ngds_buffer_size: 4096\n"
     # vLLM's default may leave enough: the memory of the GPU is not known.
-    for flags, level in (
-        ("", Level.NOTE),
-        ("--gpu-memory-utilization 0.9", Level.WARNING),
-        ("--gpu-memory-utilization 0.8", None),
+    for vllm, flags, level in (
+        ("0.32.0", "", Level.NOTE),
+        ("0.32.0", "--gpu-memory-utilization 0.92", Level.WARNING),
+        ("0.32.0", "--gpu-memory-utilization 0.91", None),
+        ("0.19.1", "--gpu-memory-utilization 0.9", Level.WARNING),
+        ("0.19.1", "--gpu-memory-utilization 0.89", None),
+        (None, "--gpu-memory-utilization 0.95", Level.WARNING),
     ):
-        linted = run(text, serve=f"vllm serve m {flags} {LMCACHE % ''}")
+        linted = run(text, serve=f"vllm serve m {flags} {LMCACHE % ''}", vllm=vllm)
         found = [one.level for one in linted.findings if one.rule is rules.MEMORY]
         assert found == [level] * bool(level)
 
