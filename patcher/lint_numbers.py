@@ -35,7 +35,7 @@ _ASKED = {MIB: "TiB", GIB: "PiB"}
 # So many MiB or GiB have no GPU and no host: it is a number of bytes. So few bytes hold no chunk.
 _MOST = 2**20
 _SHARES = ("blend_recompute_ratios", "blend_recompute_ratio")
-_LEAST = {"chunk_size": 1, "blend_check_layers": 0, "blend_min_tokens": 0}
+_LEAST = {"chunk_size": 1, "blend_check_layers": 0}
 _PORTS = ("_port", "_ports", "_port_start")
 _LAST_PORT = 65535
 _PERCENT = 100
@@ -101,15 +101,9 @@ def blending(context: Context) -> Iterator[Finding]:
             "write one"
         )
         yield context.found(rules.TWO_LAYERS, told, "blend_check_layers")
-    least, chunk = context.value("blend_min_tokens"), context.value("chunk_size")
-    if (
-        context.is_set("blend_min_tokens")
-        and _is_number(least)
-        and _is_number(chunk)
-        and 0 <= least < chunk
-    ):
-        told = f"blend_min_tokens ({least}) is below chunk_size ({chunk}): write one chunk or more"
-        yield context.found(rules.APART, told, "blend_min_tokens", lower=Level.NOTE)
+    if context.is_set("blend_min_tokens"):
+        told = "no LMCache up to 0.5.7rc2 looks at blend_min_tokens: leave it out"
+        yield context.found(rules.NO_EFFECT, told, "blend_min_tokens", lower=Level.NOTE)
 
 
 def _needed_mib(context: Context) -> int | None:

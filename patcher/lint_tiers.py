@@ -37,6 +37,8 @@ _LOCATIONS = "retrieve_locations"
 _NOWHERE = "blackhole://"
 # What others wrote, or what is there for tests alone.
 _FOREIGN = ("external://", "mock://", "audit://")
+_OLD_SWITCHES = ("enable_nixl", "enable_xpyd")
+"""What stands for enable_pd in a file for LMCache 0.3.6 and older, which is told by itself."""
 _ELSEWHERE = ("enable_pd", "enable_nixl", "storage_plugins", "external_backends")
 
 
@@ -59,10 +61,21 @@ def tiers(context: Context) -> Iterator[Finding]:
         todo = "remove them before vLLM starts"
         yield context.found(rules.FORGOTTEN, message, "local_disk", todo=todo)
     yield from _unfolded(context)
+    yield from _apart(context)
     names = (*BACKENDS, "remote_storage_plugins", *_ELSEWHERE)
     if not any(context.value(name) for name in names):
         message = "local_cpu is off and there is no other tier"
         yield context.found(rules.NO_TIER, message, "local_cpu")
+
+
+def _apart(context: Context) -> Iterator[Finding]:
+    """Settings of prefill and decode apart, whose switch was forgotten."""
+    switches = ("enable_pd", *(name for name in context.file.entries if name in _OLD_SWITCHES))
+    given = [one for one in context.effective.values if one.startswith("pd_")]
+    given = [one for one in given if context.is_set(one) and context.value(one)]
+    if given and not any(name in context.file.entries or context.is_set(name) for name in switches):
+        message = f"without enable_pd: true LMCache looks at none of {', '.join(given)}"
+        yield context.found(rules.NO_EFFECT, message, given[0])
 
 
 def _unfolded(context: Context) -> Iterator[Finding]:
@@ -101,13 +114,16 @@ def loading(context: Context) -> Iterator[Finding]:
             places = [one for one in places if one[0] != "local_cpu"]
     if len(places) > 1:
         keys = [key for key, _ in places]
+        sure = [key for key in keys if key in BACKENDS and key != "enable_p2p"]
         told = f"{', '.join(keys[:-1])} and {keys[-1]}"
         message = (
             f"chunks of one prompt can lie at several places ({told}), for example where one was "
-            "full, and LMCache stops at such a prompt"
+            "full, and such a prompt ends the engine"
         )
         todo = f"keep chunks at one place{_or_look(context, places[0][1])}"
-        yield context.found(rules.TWO_TIERS, message, keys[-1], lower=Level.WARNING, todo=todo)
+        # A peer's memory is no place to it, and what plugins are is not known.
+        lower = Level.WARNING if len(sure) < 2 else None
+        yield context.found(rules.TWO_TIERS, message, keys[-1], lower=lower, todo=todo)
 
 
 def _without_positions(

@@ -174,6 +174,12 @@ MISNAMED = _rule(
     Level.ERROR,
     "LMCache knows no word for nothing but null, and takes any other for a folder or an address.",
 )
+NO_EFFECT = _rule(
+    "029",
+    "no-effect",
+    Level.WARNING,
+    "LMCache looks at it nowhere, or only where a switch is on, and says nothing.",
+)
 LAYERWISE = _rule(
     "030",
     "blending-without-layerwise",

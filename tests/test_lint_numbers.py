@@ -10,7 +10,7 @@ import pytest
 from kvpatch import catalogue, rules
 from kvpatch.lint_numbers import GIB, MIB, UNITS
 from kvpatch.rules import Level
-from linted import BLEND, LMCACHE, NEWEST, ids, only, run, schema
+from linted import BLEND, LMCACHE, NEWEST, only, run, schema
 from packaging.version import Version
 from releases import release_file
 
@@ -99,7 +99,6 @@ def test_a_buffer_in_bytes_that_holds_nothing_is_an_error() -> None:
         ("blend_check_layers: [-1]", "must be 0 or more"),
         ("chunk_size: 0", "must be 1 or more"),
         ("chunk_size: -256", "must be 1 or more"),
-        ("blend_min_tokens: -1", "must be 0 or more"),
         ("max_local_cpu_size: -1", "must be 0 or more"),
         ("gds_buffer_size: -1", "must be 0 or more"),
         ("max_local_disk_size: .nan", "must be 0 or more"),
@@ -119,7 +118,8 @@ def test_a_number_that_cannot_be_is_an_error_and_left_to_the_user(text: str, sai
 def test_numbers_at_the_ends_of_what_can_be_are_fine() -> None:
     text = (
         "blend_recompute_ratios: [0, 1.0]\nblend_check_layers: [0]\nchunk_size: 1\n"
-        "max_local_disk_size: 0\npd_proxy_port: 65535\nlmcache_worker_ports: [0]\n"
+        "max_local_disk_size: 0\ninternal_api_server_port_start: 65535\n"
+        "lmcache_worker_ports: [0]\n"
     )
     assert run(text).findings == ()
 
@@ -144,13 +144,20 @@ def test_every_release_with_ratios_takes_the_first_alone() -> None:
             assert set(used) == {"0"}, release
 
 
-def test_fewer_tokens_than_a_chunk_are_a_note_where_they_are_written() -> None:
-    found = only(run(f"{BLEND}blend_min_tokens: 64\n"), rules.APART)
-    assert found.level is Level.NOTE
-    assert "(64) is below chunk_size (256)" in found.message
-    assert run(f"{BLEND}blend_min_tokens: 256\n").findings == ()
-    assert run(f"{BLEND}chunk_size: 512\n").findings == ()
-    assert ids(run(f"{BLEND}blend_min_tokens: -1\n")) == {"impossible-number"}
+def test_a_least_number_of_tokens_is_noted_as_what_no_release_looks_at() -> None:
+    for written in ("64", "256", "-1"):
+        (found,) = run(f"{BLEND}blend_min_tokens: {written}\n").findings
+        assert (found.rule, found.level) == (rules.NO_EFFECT, Level.NOTE)
+        assert "no LMCache up to 0.5.7rc2 looks at blend_min_tokens" in found.message
+    assert run(BLEND).findings == ()
+
+
+@pytest.mark.parametrize("release", ["0.3.3", "0.3.9.post2", "0.4.5", "0.5.6"])
+def test_what_blends_in_a_release_does_not_look_at_that_number(release: str) -> None:
+    for path in ("v1/compute/blend/blender", "integration/vllm/vllm_v1_adapter", "v1/cache_engine"):
+        code = release_file("lmcache", release, f"lmcache/{path}.py")
+        assert b"blend" in code
+        assert b"blend_min_tokens" not in code
 
 
 @pytest.mark.parametrize(("size", "right"), [("4", "4096"), ("15", "15360"), ("16", None)])

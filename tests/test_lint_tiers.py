@@ -12,7 +12,7 @@ from kvpatch.lint_tiers import BACKENDS, ONE_PLACE, PLUGIN_PLACES, WITHOUT_POSIT
 from kvpatch.rules import Level
 from linted import BLEND, ids, only, run, schema
 from packaging.version import Version
-from releases import lmcache_releases, whole_release
+from releases import lmcache_releases, release_file, whole_release
 
 pytestmark = pytest.mark.releases
 
@@ -143,9 +143,10 @@ def test_without_loading_layer_by_layer_nothing_is_said_of_it() -> None:
         ("use_layerwise: true\n" + FS + DISK, "local_cpu, local_disk and remote_url"),
     ],
 )
-def test_two_places_to_load_from_are_a_warning(text: str, keys: str) -> None:
+def test_two_places_to_load_from_are_an_error(text: str, keys: str) -> None:
     found = only(run(text), rules.TWO_TIERS)
-    assert found.level is Level.WARNING
+    assert found.level is Level.ERROR
+    assert "such a prompt ends the engine" in found.message
     assert f"({keys})" in found.message
     assert "retrieve_locations: ['LocalCPUBackend']" in found.message
     assert "retrieve_locations" not in only(run(text, "0.4.1"), rules.TWO_TIERS).message
@@ -202,3 +203,38 @@ def test_a_folder_is_not_unfolded_as_a_shell_does(release: str, line: str, folde
 def test_a_path_with_nothing_to_unfold_is_taken(path: str) -> None:
     linted = run(f"local_disk: {path}\nmax_local_disk_size: 1\n")
     assert "gds-path" not in ids(linted)
+
+
+def test_a_place_that_may_never_be_asked_is_a_warning_beside_one_that_is() -> None:
+    text = "use_layerwise: true\nstorage_plugins: [mine]\n"
+    assert only(run(text), rules.TWO_TIERS).level is Level.WARNING
+    assert only(run(text + DISK), rules.TWO_TIERS).level is Level.ERROR
+
+
+@pytest.mark.parametrize(
+    ("release", "path"),
+    [
+        ("0.3.9", "lmcache/v1/cache_engine.py"),
+        ("0.3.9.post1", "lmcache/v1/cache_engine.py"),
+        ("0.4.5", "lmcache/v1/cache_engine.py"),
+        ("0.5.6", "lmcache/v1/cache_engine.py"),
+        ("0.5.7rc2", "lmcache/inprocess/v1/cache_engine.py"),
+    ],
+)
+def test_a_second_place_fails_an_assertion_of_the_releases(release: str, path: str) -> None:
+    code = release_file("lmcache", release, path)
+    asserts = re.search(rb"assert location == current_location", code)
+    assert bool(asserts) is (release != "0.3.9")
+
+
+def test_settings_of_prefill_and_decode_apart_want_their_switch() -> None:
+    text = "pd_role: sender\npd_buffer_size: 1073741824\n"
+    found = only(run(text), rules.NO_EFFECT)
+    assert found.level is Level.WARNING
+    assert "without enable_pd: true LMCache looks at none of pd_role, pd_buffer_size" in (
+        found.message
+    )
+    # One that is off was thought of, and an old name is told by itself.
+    for switch in ("enable_pd: false", "enable_pd: true", "enable_nixl: true"):
+        told = {one.rule for one in run(f"{text}{switch}\n").findings}
+        assert rules.NO_EFFECT not in told

@@ -58,7 +58,6 @@ def test_what_is_said_of_the_templates_value_goes_where_another_is_set(name: str
     ("name", "key", "value", "gone", "kept"),
     [
         ("blend", "max_local_cpu_size", 1, "Holds 4", "GiB of pinned CPU memory"),
-        ("blend", "blend_min_tokens", 100, "One chunk", "nothing is blended"),
         ("cpu-offload", "local_cpu", False, "kept in CPU memory", ""),
         ("gds", "gds_buffer_size", 100, "\0", "One takes 4096 MiB."),
     ],
@@ -72,7 +71,7 @@ def test_a_number_that_was_computed_is_not_given_as_the_reason_for_another(
 
 
 def test_a_value_that_is_set_to_the_templates_own_keeps_its_reason() -> None:
-    same = {"blend_min_tokens": 256, "max_local_cpu_size": 16}
+    same = {"chunk_size": 256, "max_local_cpu_size": 16}
     assert made("blend", same) == made("blend", {})
 
 
