@@ -25,8 +25,27 @@ RENAMED: Mapping[str, str] = {
     "max_local_cache_size": "max_local_cpu_size",
     f"{EXTRA}.use_cufile": "use_gds",
     f"{EXTRA}.gds_io_threads": f"{EXTRA}.disk_io_threads",
+    f"{EXTRA}.nixl_file_pool_size": f"{EXTRA}.nixl_pool_size",
 }
+_PEER = "prefill and decode apart name the decoder by pd_peer_host and its ports"
+_SHARED = "sharing chunks between processes asks for enable_controller and the keys p2p_*"
+SUCCESSORS: Mapping[str, tuple[str, str]] = {
+    "weka_path": ("gds_path", "a folder on Weka is named by gds_path"),
+    "enable_nixl": ("enable_pd", "prefill and decode apart are turned on by enable_pd"),
+    "nixl_receiver_host": ("pd_peer_host", _PEER),
+    "nixl_receiver_port": ("pd_peer_init_port", _PEER),
+    "nixl_peer_port": ("pd_peer_init_port", _PEER),
+    "lookup_url": ("p2p_lookup_ports", _SHARED),
+    "distributed_url": ("p2p_init_ports", _SHARED),
+    "local_device": ("local_cpu", "a tier in CPU memory is local_cpu, and one on disk local_disk"),
+    "nixl_enable_gc": ("enable_pd", "nothing takes its place"),
+}
+"""What takes the place of a key that named a tier or turned on a mode, where it is no renaming.
+
+By hand from the releases' sources and documentation: a key that came with it, and a sentence.
+"""
 _CLOSE = 0.75
+_PREFIX = "LMCACHE_"
 _VARIABLE = re.compile(r"LMCACHE_[A-Z0-9_]+")
 _Spans = Sequence[tuple[str, str | None]]
 
@@ -65,6 +84,15 @@ class History:
                 newer = candidate if both.get(name) == candidate else name
                 return Renaming(candidate, self.spans[newer][0][0])
         return None
+
+    def reads(self, variable: str) -> bool:
+        """Whether some release reads that variable."""
+        key = variable.removeprefix(_PREFIX).lower()
+        return (
+            key in {*self.spans, *self.aliases}
+            or variable in self.variables
+            or any(one.endswith("_") and variable.startswith(one) for one in self.variables)
+        )
 
     def told(self, name: str) -> str:
         """In which releases it is a key, for a sentence; empty where none has it."""

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from . import rules
-from .coercion import CONFIG_VARIABLE, PREFIX
+from .coercion import CONFIG_VARIABLE
 from .lint_context import Context
+from .lint_names import known_variables
 from .rules import Finding, Level
 from .secrecy import shown
 
@@ -20,8 +21,9 @@ def handed_on(context: Context) -> Iterator[Finding]:
     given = context.launch
     if given is None:
         return
+    read = known_variables(context)
     for name, kept in given.withheld.items():
-        if not name.startswith(PREFIX) and name != _SEED:
+        if name not in read and name != _SEED:
             continue
         yield Finding(rules.WITHHELD, kept.told(name), name, "launch")
     told_elsewhere = context.whole_environ or CONFIG_VARIABLE in (context.environ or {})

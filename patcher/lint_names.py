@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from . import rules
 from .coercion import CONFIG_VARIABLE, PREFIX
-from .key_history import nearest
+from .key_history import SUCCESSORS, nearest
 from .lint_context import Context
 from .rules import Finding, Fix, Level, one_line
 from .schema import EXTRA, Key
@@ -19,8 +19,11 @@ from .schema import EXTRA, Key
 _BOTH = frozenset({"audit_actual_remote_url"})
 _TAKES_NOTHING = Version("0.3.4")
 """The first LMCache that takes a file in which nothing is."""
-_HARMLESS = frozenset({"LMCACHE_USE_EXPERIMENTAL"})
-"""What scripts set to this day, though nothing comes of it."""
+_FIRST_LINE = "LMCACHE_USE_EXPERIMENTAL"
+"""Scripts set it to this day. Up to LMCache 0.3.11 a false one asks for the configuration before
+lmcache.v1, with which vLLM's connector fails."""
+_FALSE = frozenset({"false", "0", "no", "n", "off"})
+"""What ``is_false`` of those releases takes for it."""
 _CONFIG_FILE = frozenset({"config", "config_path", "config_yaml", "config_file_path"})
 """What people write for the name of the variable that names the file."""
 _KUBERNETES = re.compile(r"_SERVICE_(?:HOST|PORT(?:_\w+)?)$|_PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?$")
@@ -68,6 +71,8 @@ def overrides(context: Context) -> Iterator[Finding]:
             told = f"LMCache {context.schema.version} has no key {one_line(name)}"
             if right := _renamed(context, name):
                 told += f"; it is lmcache.{right} here"
+            elif successor := _successor(context, name):
+                told += successor
             elif close := nearest(name, [*context.schema.keys]):
                 told += f"; the nearest is lmcache.{close}"
         else:
@@ -78,11 +83,14 @@ def overrides(context: Context) -> Iterator[Finding]:
 def variables(context: Context) -> Iterator[Finding]:
     """Variables that look like LMCache's and are not read."""
     read = context.history.variables_of(context.lmcache)
-    known = {f"{PREFIX}{name.upper()}" for name in [*context.schema.keys, *context.schema.aliases]}
-    known |= {name for name in read if not name.endswith("_")}
+    known = known_variables(context)
     for name, value in sorted((context.environ or {}).items()):
         plain = name.upper().replace("-", "_").removeprefix("VLLM_")
-        if name in known or name in _HARMLESS or not plain.startswith("LMCACHE"):
+        if name == _FIRST_LINE and name in read and value.lower() in _FALSE:
+            told = f"LMCache {context.schema.version} takes the configuration before lmcache.v1 "
+            told += f"where {name} is {value}, and vLLM's connector ends the engine with it"
+            yield Finding(rules.STOPS, f"{told}: take it out", name, "environment")
+        if name in known or name == _FIRST_LINE or not plain.startswith("LMCACHE"):
             continue
         if _KUBERNETES.search(name) or (name.endswith("_PORT") and _LINK.match(value)):
             continue
@@ -98,6 +106,9 @@ def variables(context: Context) -> Iterator[Finding]:
         spans = "" if sure else context.history.told(name)
         if sure:
             told += f"; it is {right} here"
+        elif successor := _successor(context, key):
+            sure = True
+            told += successor
         elif key in context.history.first_line:
             sure = True
             told += "; it is one of the old v0 line"
@@ -108,6 +119,14 @@ def variables(context: Context) -> Iterator[Finding]:
             told += f"; the nearest is {right}" if right else ""
         lower = None if sure else Level.WARNING
         yield Finding(rules.LOOK_ALIKE, told, name, "environment", lower=lower)
+
+
+def known_variables(context: Context) -> frozenset[str]:
+    """The variables that this release reads by their whole names."""
+    schema = context.schema
+    read = context.history.variables_of(context.lmcache)
+    keys = frozenset(f"{PREFIX}{name.upper()}" for name in [*schema.keys, *schema.aliases])
+    return keys | {name for name in read if not name.endswith("_")}
 
 
 def _right_variable(context: Context, key: str, known: Collection[str]) -> tuple[str, bool]:
@@ -196,9 +215,12 @@ def _unknown(context: Context, name: str) -> Finding:
     else:
         new = None
         spans = history.told(name)
-        close = nearest(name, [*schema.keys])
         told += f" ({spans} had it)" if spans and name not in schema.keys else ""
-        told += f"; the nearest is {close}" if close else "; take it out"
+        if successor := _successor(context, name):
+            told += successor
+        else:
+            close = nearest(name, [*schema.keys])
+            told += f"; the nearest is {close}" if close else "; take it out"
     fix = Fix("rename", name, new) if new and new not in context.file.entries else None
     if fix is not None:
         # What is inside extra_config has no type there.
@@ -236,6 +258,12 @@ def _renamed(context: Context, key: str) -> str | None:
         return renaming.name
     dead = context.schema.dead_aliases.get(key)
     return dead if dead in context.schema.keys else None
+
+
+def _successor(context: Context, name: str) -> str:
+    """What takes the place of a key that is gone, for the end of a sentence; empty for nothing."""
+    new, told = SUCCESSORS.get(name, ("", ""))
+    return f"; {told} here" if new in context.schema.keys else ""
 
 
 def _for_encoder(context: Context, name: str) -> bool:

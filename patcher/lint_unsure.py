@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from . import rules
+from . import key_history, rules
 from .coercion import CONFIG_VARIABLE, PREFIX
 from .lint_context import Context
 from .rules import Finding, Level
@@ -30,7 +30,12 @@ def softened(found: Iterable[Finding], context: Context) -> Iterator[Finding]:
 
 def _rests(one: Finding, context: Context) -> bool:
     given, schema = context.launch, context.schema
-    if given is None or (context.file.written and not schema.reading.env_beside_file):
+    if given is None:
+        return False
+    # Of what stops LMCache the key is a variable that it reads beside a file, too.
+    if one.rule is rules.STOPS and one.source == "environment" and given.unsure.has(one.key):
+        return True
+    if context.file.written and not schema.reading.env_beside_file:
         return False
     if one.rule is rules.SEED and given.unsure.has(_SEED):
         return True
@@ -49,7 +54,8 @@ def note(given: Launch | None) -> list[str]:
     if given is None:
         return []
     told = list(given.unsure.causes)
-    names = [name for name in sorted(given.unsure.names) if name.startswith(PREFIX)]
+    read = key_history.load().reads
+    names = [name for name in sorted(given.unsure.names) if read(name)]
     # What stands above may change all that are told, too.
     names = [name for name in names if not told or name not in given.environ]
     if given.scripted and CONFIG_VARIABLE in names:

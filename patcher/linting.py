@@ -113,6 +113,7 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
         )
     if asked.env_file is not None and environ is not None:
         notes += _otherwise(asked.env_file, environ, release)
+    notes += _untested(release)
     if not file.written and not release.schema.reading.converts_file:
         notes.append(
             f"note: of LMCache {release.lmcache} names of variables are checked, values are not"
@@ -177,6 +178,20 @@ def _surroundings(asked: Asked) -> tuple[Launch | None, Mapping[str, str] | None
     return launch, environ
 
 
+def _untested(release: Release) -> Iterator[str]:
+    """A note for each release of the two that is newer than those this kvpatch knows."""
+    from .pairs import load
+
+    known = load()
+    beyond = release.vllm is not None and release.vllm.public not in known.vllm
+    if beyond or release.lmcache.public not in known.lmcache:
+        from .templates import Pair, like
+
+        template = like(blends=True, gds=False)
+        for told in template.untested(Pair(release.lmcache, release.vllm)):
+            yield f"note: {told}"
+
+
 def _otherwise(path: Path, environ: Mapping[str, str], release: Release) -> Iterator[str]:
     """Who would read a file of variables otherwise, where LMCache then has another value."""
     from . import environment
@@ -200,20 +215,25 @@ def _nothing_to_check(launch: Launch | None) -> KvpatchError:
         "name a file, or variables: --env-file FILE, --pid PID, or --serve with a command or "
         f"script that sets {CONFIG_VARIABLE}"
     )
-    withheld = launch.withheld if launch else {}
-    # The file's own name says most.
-    for name in sorted(withheld, key=lambda one: (one != CONFIG_VARIABLE, one)):
-        if name.startswith(PREFIX):
-            kept = withheld[name]
-            told += f": {kept.told(name)}"
-            todo = f"write `export {name}=...`"
-            if kept.by:
-                todo = f"set {name} behind {kept.by}, as in `env {name}=... vllm serve`"
-            todo += ", or name the file for this check"
-            break
-    else:
-        told += _not_told(launch)
+    withheld = [name for name in launch.withheld if _reads(name)] if launch else []
+    # The file's own name says most, and then what can't be told.
+    name = CONFIG_VARIABLE if CONFIG_VARIABLE in withheld else min(withheld, default="")
+    open_still = "" if name == CONFIG_VARIABLE else _not_told(launch)
+    if launch is None or open_still or not name:
+        told += open_still
+        return KvpatchError("no-configuration", told, todo, ExitCode.USAGE)
+    kept = launch.withheld[name]
+    told += f": {kept.told(name)}"
+    todo = f"write `export {name}=...`"
+    if kept.by:
+        todo = f"set {name} behind {kept.by}, as in `env {name}=... vllm serve`"
+    todo += ", or name the file for this check"
     return KvpatchError("no-configuration", told, todo, ExitCode.USAGE)
+
+
+def _reads(name: str) -> bool:
+    """Whether LMCache reads that variable: a script has others of its own, such as LMCACHE_PORT."""
+    return key_history.load().reads(name)
 
 
 def _not_told(launch: Launch | None) -> str:
@@ -222,7 +242,7 @@ def _not_told(launch: Launch | None) -> str:
         return ""
     if CONFIG_VARIABLE in launch.unsure.names:
         return f": {CONFIG_VARIABLE} is set to what can't be told here"
-    return "".join(f": {cause}" for cause in launch.unsure.causes[:1])
+    return "".join(f": {cause}" for cause in (*launch.unsure.causes, launch.doubt)[:1] if cause)
 
 
 def _says_something(launch: Launch | None) -> bool:
@@ -231,8 +251,8 @@ def _says_something(launch: Launch | None) -> bool:
         return False
     if any(name.startswith(PREFIX) for name in launch.environ) or launch.elsewhere(None):
         return True
-    unsure = {name for name in launch.unsure.names if name.startswith(PREFIX)}
-    if CONFIG_VARIABLE in unsure or any(name.startswith(PREFIX) for name in launch.withheld):
+    unsure = {name for name in launch.unsure.names if _reads(name)}
+    if CONFIG_VARIABLE in unsure or any(map(_reads, launch.withheld)):
         # What vLLM would have is there, and not told: that is said first.
         return False
     # Alone the connector has LMCache's defaults, and what its own configuration says.

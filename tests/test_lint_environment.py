@@ -81,3 +81,9 @@ def test_a_file_that_is_newer_than_the_process_is_told_once() -> None:
     around = Surroundings({"LMCACHE_CONFIG_FILE": "/b"}, running=True, config_changed=True)
     linted = lint(file, schema("0.5.6"), key_history.load(), around)
     assert [one.level.value for one in linted.findings] == ["error"]
+
+
+def test_a_scripts_own_variables_are_not_taken_for_lmcaches() -> None:
+    names = ("LMCACHE_PORT", "LMCACHE_HTTP_PORT", "LMCACHE_PID", "LMCACHE_LOG_LEVEL")
+    launch = Launch({}, withheld={name: Withheld("1") for name in names})
+    assert found(launch) == ["LM064 warning LMCACHE_LOG_LEVEL"]

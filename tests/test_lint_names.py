@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from kvpatch import key_history, rules
 from kvpatch.curing import curable
+from kvpatch.key_history import SUCCESSORS
 from kvpatch.lint import Surroundings, lint
 from kvpatch.mend import mended
 from kvpatch.outcome import KvpatchError
@@ -19,7 +21,7 @@ from kvpatch.yaml_source import YamlFile, parse_yaml
 from linted import LMCACHE, NEWEST, only, run, schema, value
 from lmcache_config import executed
 from packaging.version import Version
-from releases import lmcache_releases, variables_of
+from releases import lmcache_releases, release_file, variables_of
 
 pytestmark = pytest.mark.releases
 
@@ -122,6 +124,30 @@ def test_a_variable_of_other_releases_is_told_with_them() -> None:
         "LMCache 0.4.2 reads no variable LMCACHE_RESP_HOST (LMCache from 0.4.3 on does)"
     )
     assert look_alikes({"LMCACHE_USE_EXPERIMENTAL": "True"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("release", "value", "stops"),
+    [
+        ("0.3.3", "False", True),
+        ("0.3.11", "off", True),
+        ("0.3.11", "N", True),
+        ("0.3.11", "True", False),
+        ("0.3.11", "", False),
+        ("0.3.12", "False", False),
+    ],
+)
+def test_the_configuration_before_v1_ends_the_engine_where_a_release_has_it(
+    release: str, value: str, stops: bool
+) -> None:
+    code = release_file("lmcache", release, "lmcache/integration/vllm/utils.py").decode()
+    asked = "LMCACHE_USE_EXPERIMENTAL" in code
+    words = re.search(r"return value\.lower\(\) in \((.*)\)", code)
+    assert stops is (asked and bool(words and f'"{value.lower()}"' in words[1]))
+    linted = run("chunk_size: 8\n", release, environ={"LMCACHE_USE_EXPERIMENTAL": value})
+    found = [one for one in linted.findings if one.key == "LMCACHE_USE_EXPERIMENTAL"]
+    assert [(one.rule, one.level) for one in found] == [(rules.STOPS, Level.ERROR)] * stops
+    assert all(one.message.endswith("take it out") for one in found)
 
 
 @pytest.mark.parametrize(
@@ -282,3 +308,22 @@ def test_a_key_in_the_spelling_of_its_variable_is_renamed(name: str) -> None:
     assert (found.fix.kind, found.fix.key, found.fix.name) == ("rename", name, "chunk_size")
     both = only(run(f"{name}: 512\nchunk_size: 256\n"), rules.UNKNOWN_KEY)
     assert both.fix is None
+
+
+@pytest.mark.parametrize(("old", "new"), [(old, one[0]) for old, one in SUCCESSORS.items()])
+def test_what_takes_a_gone_keys_place_is_named_wherever_that_is_written(old: str, new: str) -> None:
+    told = SUCCESSORS[old][1]
+    assert new in schema(NEWEST).keys
+    found = only(run(f"{old}: x\n"), rules.UNKNOWN_KEY)
+    assert found.message.endswith(f"; {told} here")
+    assert "take it out" not in found.message
+    assert found.fix is None
+    variable = f"LMCACHE_{old.upper()}"
+    assert look_alikes({variable: "x"})[variable].message.endswith(f"; {told} here")
+    extra = f', "kv_connector_extra_config": {{"lmcache.{old}": 1}}'
+    serve = f"vllm serve m {LMCACHE % extra}"
+    assert only(run("", serve=serve), rules.OVERRIDE).message.endswith(f"; {told} here")
+
+
+def test_a_successor_is_not_named_where_the_release_has_none() -> None:
+    assert "pd_" not in only(run("nixl_peer_port: 1\n", "0.3.3"), rules.UNKNOWN_KEY).message

@@ -86,3 +86,24 @@ def test_where_all_variables_are_told_nothing_is_unsure() -> None:
 def test_whether_options_are_vllms(command: str, concerns: bool) -> None:
     given = [Argument(one) for one in command.split()]
     assert from_arguments(given, {}).concerns_vllm is concerns
+
+
+def test_a_scripts_own_variables_are_not_told() -> None:
+    own = frozenset({"LMCACHE_PID", "LMCACHE_HTTP_PORT"})
+    assert note(Launch({}, unsure=Unsure(own))) == []
+    (told,) = note(Launch({}, unsure=Unsure(own | {"LMCACHE_CHUNK_SIZE"})))
+    assert ": LMCACHE_CHUNK_SIZE may have another value" in told
+
+
+@pytest.mark.releases
+@pytest.mark.parametrize(("lmcache", "name"), [("0.3.3", "A"), ("0.3.11", "B")])
+def test_a_variable_that_ends_the_engine_is_no_error_where_it_may_not_be_set(
+    lmcache: str, name: str
+) -> None:
+    variable = "LMCACHE_USE_EXPERIMENTAL"
+    for names, level in (({variable}, "warning"), ({name}, "error")):
+        launch = Launch({}, environ={variable: "False"}, unsure=Unsure(frozenset(names)))
+        around = Surroundings(None, launch=launch)
+        file = parse_yaml("chunk_size: 256\n")
+        linted = lint(file, schema(lmcache), key_history.load(), around)
+        assert ("LM026", level) in {(one.rule.id, one.level.value) for one in linted.findings}

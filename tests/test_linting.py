@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from commands import kvpatch
 from kvpatch.rules import ALL
+from test_profiling import LLAMA
 
 pytestmark = pytest.mark.releases
 
@@ -325,6 +326,46 @@ def test_what_keeps_a_scripts_variables_from_vllm_is_said_with_what_hands_them_o
     script.write_text(f"{before}\n{STARTS}\n")
     code, _, err = lint("--serve", script, "--lmcache", "0.5.6")
     assert (code, told in err, todo in err) == (2, True, True), err
+
+
+def test_a_scripts_own_variables_are_no_configuration_that_is_kept_back(tmp_path: Path) -> None:
+    script = tmp_path / "start.sh"
+    own = "LMCACHE_PORT=6555\nlmcache server &\nLMCACHE_PID=$!\n"
+    script.write_text(f"{own}{STARTS}\n")
+    code, out, err = lint("--serve", script, "--lmcache", "0.5.6")
+    assert (code, err, "LM064" in out) == (0, "", False)
+    # What can't be told of the command comes before what is kept back.
+    script.write_text(f'{own}LMCACHE_CHUNK_SIZE=8\nvllm serve m --kv-transfer-config "$X"\n')
+    code, _, err = lint("--serve", script, "--lmcache", "0.5.6")
+    assert (code, "the value of --kv-transfer-config: the shell puts it together" in err) == (
+        2,
+        True,
+    )
+
+
+def test_a_release_that_is_newer_than_this_kvpatch_knows_is_noted(tmp_path: Path) -> None:
+    place = tmp_path / "a.yaml"
+    place.write_text("chunk_size: 256\n")
+    known = kvpatch("lint", place, "--lmcache", "0.5.6", "--vllm", "0.33.0")
+    newer = kvpatch("lint", place, "--lmcache", "0.5.6", "--vllm", "9.9")
+    assert (known.code, known.err, newer.code) == (0, "", 0)
+    assert newer.err.startswith("kvpatch: note: vLLM 9.9 is untested: this kvpatch knows vLLM ")
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4])
+@pytest.mark.parametrize("gpu", [40, 80, 141])
+def test_a_fresh_profile_for_gds_has_no_warning(tp: int, gpu: int, tmp_path: Path) -> None:
+    model, folder = tmp_path / "m", tmp_path / "made"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(LLAMA))
+    pair = ("--lmcache", "0.5.6", "--vllm", "0.32.0")
+    sized = ("--model", model, "--tp", tp, "--gpu-memory", gpu, "--max-model-len", 16384)
+    asked = ("profile", "gds", *pair, "--gds-path", "/mnt/k", *sized, "--format", "bundle")
+    assert kvpatch(*asked, "-o", folder).code == 0
+    ended = kvpatch("lint", *pair, "--serve", folder / "serve.sh", "--json")
+    assert "--gpu-memory-utilization" in (folder / "serve.sh").read_text()
+    found = [one for one in ended.data["findings"] if one["level"] != "note"]
+    assert (ended.code, found) == (0, [])
 
 
 def test_the_connector_alone_is_a_configuration(tmp_path: Path) -> None:
