@@ -36,6 +36,7 @@ _SAME = (
     frozenset({"tensor-parallel-size", "tp", "t"}),
     frozenset({"pipeline-parallel-size", "pp"}),
     frozenset({"decode-context-parallel-size", "dcp"}),
+    frozenset({"attention-config", "ac"}),
 )
 """Names of one option each."""
 _BLANK = re.compile(r" +--\w")

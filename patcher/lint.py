@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from . import (
+    lint_attention,
     lint_choices,
     lint_combinations,
     lint_environment,
@@ -69,6 +70,7 @@ _TOGETHER: _Checks = (
     lint_parallel.ranks,
     lint_parallel.slices,
     lint_parallel.adapters,
+    lint_attention.attention,
     lint_environment.environment,
     lint_environment.handed_on,
 )

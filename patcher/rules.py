@@ -429,6 +429,13 @@ CONTEXT_PARALLEL = _rule(
     "vLLM then lets each block stand for that many times its tokens, of which each rank holds a "
     "part; LMCache's connector goes by the block size of one rank, and keeps nothing or stops.",
 )
+ATTENTION = _rule(
+    "074",
+    "attention-backend",
+    Level.ERROR,
+    "LMCache's blender is built for vLLM's FlashAttention alone, and stops the engine at its start "
+    "with another: Attention backend ... is not supported in LMCache.",
+)
 FORGOTTEN = _rule(
     "080",
     "forgotten-at-restart",

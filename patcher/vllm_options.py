@@ -46,6 +46,8 @@ SHORTEST = {
     "kv-offloading-size": "kv-offloading-s",
     "kv-offloading-backend": "kv-offloading-b",
     "optimization-level": "op",
+    "attention-backend": "attention-b",
+    "attention-config": "attention-c",
 }
 """So much of a name is no other option's in any release, which argparse takes for the whole."""
 
