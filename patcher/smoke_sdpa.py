@@ -26,16 +26,44 @@ def attend(
     out: Any,
     softmax_scale: float,
     causal: bool,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
     window_size: Any = (-1, -1),
-    **_others: Any,
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    block_table: Any = None,
+    scheduler_metadata: Any = None,  # noqa: ARG001
+    fa_version: int = 2,  # noqa: ARG001
+    q_descale: Any = None,
+    k_descale: Any = None,
+    v_descale: Any = None,
 ) -> Any:
     """``flash_attn_varlen_func`` of one sequence, with the mask that its docstring gives.
 
     ``q``, ``out``: ``[rows, heads, size]``; ``k``, ``v``: ``[tokens, kv_heads, size]``. The mask is
-    aligned to the bottom right: rows are taken for the last ones of the tokens.
+    aligned to the bottom right: rows are taken for the last ones of the tokens. What one of vLLM's
+    kernels takes and LMCache doesn't give is no argument here.
+
+    Raises:
+        ValueError: what the kernel is told of the rows and tokens isn't what it is handed.
+        NotImplementedError: more than that mask is asked for.
     """
     import torch
 
+    if softcap or alibi_slopes is not None or block_table is not None:
+        raise NotImplementedError("the stand-in knows no soft cap, no ALiBi and no block table")
+    for name, part, ends, most in (
+        ("q", q, cu_seqlens_q, max_seqlen_q),
+        ("k", k, cu_seqlens_k, max_seqlen_k),
+    ):
+        told = ends.tolist()
+        if ends.dtype != torch.int32 or told != [0, len(part)] or most < len(part):
+            raise ValueError(f"{name} has {len(part)} rows, told: {ends.dtype} {told}, {most}")
+    for scale in (q_descale, k_descale, v_descale):
+        if scale is not None and tuple(scale.shape) != (1, k.shape[1]):
+            raise ValueError(f"a scale of {tuple(scale.shape)} for {k.shape[1]} KV heads")
     groups = q.shape[1] // k.shape[1]
     keys = k.repeat_interleave(groups, dim=1).transpose(0, 1)
     values = v.repeat_interleave(groups, dim=1).transpose(0, 1)

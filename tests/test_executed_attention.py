@@ -32,8 +32,16 @@ def written_out(query: Any, key: Any, value: Any, rows: list[int], window: int =
     return made
 
 
-def kernel(*, q: Any, k: Any, v: Any, out: Any, window_size: Any, **_: Any) -> None:
+def kernel(
+    *, q: Any, k: Any, v: Any, out: Any, window_size: Any, causal: bool, **more: Any
+) -> None:
     """FlashAttention by its documentation: rows are taken for the last ones of the tokens."""
+    assert causal
+    assert not more["softcap"]
+    assert more["block_table"] is None
+    for part, name in ((q, "q"), (k, "k")):
+        assert more[f"cu_seqlens_{name}"].tolist() == [0, len(part)]
+        assert more[f"max_seqlen_{name}"] == len(part)
     last = list(range(len(k) - len(q), len(k)))
     out.copy_(written_out(q, k, v, last, window_size[0]))
 
