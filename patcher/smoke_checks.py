@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from .smoke_measure import Measured, Start, Verdict, failure, found_and_within, within
-from .smoke_reuse import emptied, moved, reused, written
+from .smoke_reuse import emptied, moved, reused, twice, written
 from .smoke_together import together
 
 SCALED_KEYS = 1e-2
@@ -72,9 +72,9 @@ MEANS = {
     "moved": "what is reused isn't what was stored, turned to its new place, so answers are "
     "silently wrong; at ratio 1 this doesn't show",
     "gap": "reported, not judged: the price of blending at the configured ratio",
-    "twice": "the same prompt again is answered otherwise, although nothing moved: what is "
-    "computed anew is wrong beside what was loaded (as released LMCache lets it see tokens that "
-    "follow it, which KV015 mends)",
+    "twice": "the same prompt again is computed or answered otherwise, although nothing moved: "
+    "what is computed anew is wrong beside what was loaded (as released LMCache lets it see tokens "
+    "that follow it, which KV015 mends)",
     "permutation": "a prompt whose chunks are all cached, in another order, goes wrong",
     "new-chunk": "a prompt with one new chunk among cached ones goes wrong",
     "together": "a prompt that vLLM computes over several steps, as chunked prefill does with long "
@@ -223,11 +223,6 @@ def gap(measured: Measured) -> Verdict:
         f"same first token {at.agreement:.0%}"
     )
     return True, at.data(), None, seen
-
-
-def twice(measured: Measured) -> Verdict:
-    """The same prompt again, at the configured ratio."""
-    return within(measured, measured.blended("twice"))
 
 
 def permutation(measured: Measured) -> Verdict:

@@ -72,8 +72,9 @@ class Chunks:
         Returns:
             ``rows`` that were compared, of which ``moved`` have another position than when they
             were stored, and those of chunks that nobody saw stored (``unknown``); the largest
-            difference of ``keys``, of keys to what they were before any
-            turning (``still``, of moved rows), and of ``values``, each in norms of the row.
+            difference of ``keys``, of keys to what they were before any turning (``still``, of
+            moved rows), and of ``values``, each in norms of the row. How many rows were computed
+            ``anew`` in places they were stored from, and how far keys and values are ``off`` there.
         """
         import torch
 
@@ -81,14 +82,20 @@ class Chunks:
         if picked is not None:
             reused[picked.to("cpu")] = False
         first = self._first(held)
-        found: dict[str, Any] = {"layer": layer, "rows": 0, "moved": 0, "unknown": 0}
-        found.update(keys=0.0, still=0.0, values=0.0)
+        found: dict[str, Any] = {"layer": layer, "rows": 0, "moved": 0, "unknown": 0, "anew": 0}
+        found.update(keys=0.0, still=0.0, values=0.0, off=0.0)
         for start, end in self.places:
             chunk = self.kept.get(self._named(start, end))
-            rows = torch.arange(start, end)[reused[start - first : end - first]]
+            here = reused[start - first : end - first]
+            rows, others = torch.arange(start, end)[here], torch.arange(start, end)[~here]
             if chunk is None:
                 found["unknown"] += len(rows)
                 continue
+            if start == chunk[0] and len(others):
+                found["anew"] += len(others)
+                for part, stored in zip(held, chunk[1][layer]):  # noqa: B905
+                    off = apart(part[others - first].cpu(), stored[others - start])
+                    found["off"] = max(found["off"], off)
             if not len(rows):
                 continue
             at = held[0].device

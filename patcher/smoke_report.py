@@ -162,6 +162,9 @@ def smoke_text(data: Mapping[str, Any], checks: Sequence[Check]) -> str:
         f"{check.verdict:8}  {check.name:{width}}  {check.seen or check.value}" for check in checks
     ]
     engine = data["engine"]
+    if engine and engine["dtype"] != "float32" and data["tolerance"]:
+        taken = f"in {engine['dtype']} up to {data['tolerance']:.2g} nats are taken for rounding"
+        lines.append(f"({taken}, so checks that are judged in nats are weak)")
     if engine:
         names = ("runner", "graph_mode", "attention", "kv_shape", "executor", "dtype")
         lines += ["", f"{'':12}{'here':42}on a GPU this release takes"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from .smoke_measure import Answer, Measured, Verdict, distance
+from .smoke_measure import SAFETY, Answer, Measured, Verdict, distance, within
 
 # Of moved keys, in norms of a row. Seen on a CPU: 2e-7 in float32 and 6e-3 in bfloat16; what is not
 # moved is off by 1.4.
@@ -109,6 +109,48 @@ def moved(measured: Measured) -> Verdict:
     count = max(one["moved"] for one in found)
     seen = f"in {len(layers)} of {len(layers)} layers: up to {count} tokens moved and reused"
     return True, worst, limit, f"{seen}, off by {worst:.2g} of their norm, allowed {limit:.2g}"
+
+
+def twice(measured: Measured) -> Verdict:
+    """The same prompt again, where nothing moved: its answer, and what is computed anew for it.
+
+    Rounding hides a wrong answer in bfloat16, and not a wrong row. How large it is in a layer is
+    seen at ratio 1, where every row is computed anew.
+    """
+    answers = measured.blended("twice", ratio=measured.ratio)
+    ok, nats, most, seen = within(measured, answers)
+    found, whole = _anew(answers), _anew(measured.blended("twice", ratio=1.0))
+    limits = {layer: max(_limit(measured), SAFETY * whole.get(layer, 0.0)) for layer in found}
+    if not found:
+        return ok, {"nats": nats}, {"nats": most}, f"{seen}; {_why_not(answers)}"
+    off = [layer for layer in found if not found[layer] <= limits[layer]]
+    worst = max(off or found, key=lambda layer: found[layer] / limits[layer])
+    value, limit = {"nats": nats, "norms": found[worst]}, {"nats": most, "norms": limits[worst]}
+    told = (
+        f"what is computed anew is off from what was stored by {found[worst]:.2g} of its norm in "
+        f"layer {worst}, allowed {limits[worst]:.2g}"
+    )
+    return ok and not off, value, limit, f"{seen}; {told}"
+
+
+def _anew(answers: Iterable[Answer]) -> dict[int, float]:
+    """How far what was computed anew is from what was stored, by layers."""
+    return {
+        one["layer"]: one["off"]
+        for answer in answers
+        for one in answer.get("reused") or ()
+        if one["anew"]
+    }
+
+
+def _why_not(answers: Iterable[Answer]) -> str:
+    """Why nothing that was computed anew was compared with what was stored."""
+    for answer in answers:
+        if answer.get("not_compared"):
+            return f"rows not compared: {answer.get('not_compared')}"
+        if any(one.get("unknown") for one in answer.get("reused") or ()):
+            return "rows not compared: this smoke did not store the chunks it loaded"
+    return "rows not compared: no token of a chunk was computed anew"
 
 
 def written(measured: Measured) -> Verdict:

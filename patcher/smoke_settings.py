@@ -207,7 +207,9 @@ def first_steps() -> list[dict[str, Any]]:
 
 def blend_steps(ratio: float, ratios: Sequence[float]) -> list[dict[str, Any]]:
     """What the blending engine is asked once the chunks are stored."""
-    steps: list[dict[str, Any]] = [{"prompt": "twice", "fill": True, "ratio": ratio}]
+    # At ratio 1 for what rounding does to rows that are computed anew.
+    again = {"prompt": "twice", "fill": True, "compare": True}
+    steps: list[dict[str, Any]] = [{**again, "ratio": share} for share in sorted({ratio, 1.0})]
     steps += [{"prompt": name, "fill": True, "ratio": 1.0} for name in ("permutation", "new-chunk")]
     # As it is, and with separators filled in: what blending costs, and what LMCache's zeros do.
     steps += [

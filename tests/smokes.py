@@ -77,6 +77,8 @@ def reuse_of(step: dict[str, Any], length: int) -> dict[str, Any]:
             {"layer": 0, "rows": 100, "moved": 90, "keys": 1e-7, "still": 1.4, "values": 0.0},
             {"layer": 1, "rows": 90, "moved": 80, "keys": 2e-7, "still": 1.4, "values": 0.0},
         ]
+        for entry in facts["reused"]:
+            entry |= {"anew": entry["layer"] * 10, "off": entry["layer"] * 3e-7}
         if step["ratio"] == 1.0:
             facts["reused"][1] |= {"rows": 0, "moved": 0, "keys": 0.0, "still": 0.0}
     return facts

@@ -129,6 +129,15 @@ def test_the_time_to_the_first_token_is_reported_with_and_without_blending() -> 
     assert "2 s without cache, 1 s blended" in found.text
 
 
+def test_what_rounding_hides_is_told_of_every_dtype_but_float32() -> None:
+    assert "taken for rounding" not in _report().text
+    for dtype in ("bfloat16", "float16"):
+        engine = {"layers": 2, "dtype": dtype}
+        text = _report(blend=start("blend", blended(), result={"engine": engine})).text
+        told = f"(in {dtype} up to 4e-05 nats are taken for rounding, so checks that are judged in"
+        assert f"{told} nats are weak)" in text
+
+
 def test_what_ran_is_set_against_what_a_gpu_takes() -> None:
     assert "FlashAttentionImpl" in _report().text
 

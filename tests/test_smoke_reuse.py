@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from commands import kvpatch
-from kvpatch.smoke_reuse import LIMIT, LIMITS, PARTS, emptied, moved, reused, written
+from kvpatch.smoke_reuse import LIMIT, LIMITS, PARTS, emptied, moved, reused, twice, written
 from smokes import blended, measured, start
 from targets import target
 
@@ -154,6 +154,94 @@ def test_a_rope_that_can_not_be_asked_leaves_it_unchecked_and_says_why() -> None
 
     ok, _, _, seen = moved(measured(spoil))
     assert (ok, seen) == (None, "not checked: ValueError: the rope turns 2 of 4 dimensions")
+
+
+def _twice(dtype: str = "float32", whole: float = 0.0, **change: Any) -> Any:
+    """What of a prompt that is sent again is computed anew; ``whole``: off by that at ratio 1."""
+
+    def spoil(facts: dict[str, Any]) -> float:
+        if facts["prompt"] == "twice":
+            facts["reused"][1] |= change if facts["ratio"] < 1 else {"off": whole}
+        return 0.0
+
+    engine = {"layers": 2, "dtype": dtype}
+    return twice(measured(blend=start("blend", blended(spoil), result={"engine": engine})))
+
+
+def test_what_is_computed_anew_where_nothing_moved_is_what_was_stored() -> None:
+    ok, value, limit, seen = _twice()
+    assert (ok, value, limit) == (
+        True,
+        {"nats": 0.0, "norms": 3e-7},
+        {"nats": pytest.approx(4e-5), "norms": LIMITS["float32"]},
+    )
+    assert seen == (
+        "largest difference 0 nats, allowed 4e-05; what is computed anew is off from what was "
+        "stored by 3e-07 of its norm in layer 1, allowed 0.001"
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("off", [0.4, float("nan")])
+def test_a_row_that_is_wrong_fails_whatever_nats_are_taken_for_rounding(
+    dtype: str, off: float
+) -> None:
+    assert _twice(dtype)[0] is True
+    ok, value, limit, _ = _twice(dtype, off=off)
+    assert ok is False
+    assert not value["norms"] <= limit["norms"]
+
+
+def test_rows_are_given_what_rounding_is_seen_to_do_at_ratio_1() -> None:
+    assert _twice("bfloat16", whole=0.02, off=0.07)[0] is True
+    assert _twice("bfloat16", whole=0.02, off=0.09)[0] is False
+    assert _twice("bfloat16", whole=0.0, off=LIMIT)[0] is True
+
+
+def test_a_wrong_answer_fails_where_rows_are_right() -> None:
+    def spoil(facts: dict[str, Any]) -> float:
+        return 0.5 if facts["prompt"] == "twice" and facts["ratio"] < 1 else 0.0
+
+    assert twice(measured(spoil))[0] is False
+
+
+def test_the_layer_that_is_nearest_to_its_limit_is_told() -> None:
+    def spoil(facts: dict[str, Any]) -> float:
+        if facts["prompt"] == "twice" and facts["ratio"] < 1:
+            facts["reused"].append({"layer": 2, "anew": 1, "off": 0.5})
+            facts["reused"].append({"layer": 3, "anew": 1, "off": 0.4})
+        elif facts["prompt"] == "twice":
+            facts["reused"].append({"layer": 2, "anew": 1, "off": 0.4})
+        return 0.0
+
+    ok, _, _, seen = twice(measured(spoil))
+    assert ok is False
+    assert "by 0.4 of its norm in layer 3, allowed 0.001" in seen
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"anew": 0}, "no token of a chunk was computed anew"),
+        ({"anew": 0, "unknown": 9}, "this smoke did not store the chunks it loaded"),
+    ],
+)
+def test_without_rows_the_answer_is_judged_and_why_is_told(
+    change: dict[str, int], why: str
+) -> None:
+    ok, value, _, seen = _twice(**change, off=1.0)
+    assert (ok, value) == (True, {"nats": 0.0})
+    assert seen.endswith(f"allowed 4e-05; rows not compared: {why}")
+
+
+def test_rows_that_can_not_be_compared_say_why() -> None:
+    def spoil(facts: dict[str, Any]) -> float:
+        facts.update(reused=[], not_compared="ValueError: the rope turns 2 of 4 dimensions")
+        return 0.0
+
+    assert twice(measured(spoil))[3].endswith(
+        "not compared: ValueError: the rope turns 2 of 4 dimensions"
+    )
 
 
 def _written(**change: Any) -> Callable[[dict[str, Any]], float]:

@@ -146,3 +146,13 @@ def test_separators_are_looked_at_where_nothing_fills_them_in_and_no_time_is_tak
     [apart] = [step for step in steps if step.get("compare") and not step["fill"]]
     assert apart["ratio"] == 0.2
     assert not apart.get("sweep")
+
+
+def test_a_prompt_is_sent_again_at_ratio_1_too_and_compared() -> None:
+    def again(ratio: float) -> list[float]:
+        steps = [one for one in wanted.blend_steps(ratio, ()) if one["prompt"] == "twice"]
+        assert all(one["compare"] and one["fill"] for one in steps)
+        return [one["ratio"] for one in steps]
+
+    assert again(0.2) == [0.2, 1.0]
+    assert again(1.0) == [1.0]
