@@ -211,7 +211,7 @@ def _packages(answer: Mapping[str, Any]) -> dict[str, Installed]:
             raise KvpatchError(
                 "two-distributions",
                 f"{' and '.join(facts['rivals'])} both claim {facts['site']}/{name}, "
-                "and its files fit neither of them alone",
+                "and its files don't tell which of them they are",
                 "uninstall both, then install the one you want",
                 ExitCode.REFUSED,
             )

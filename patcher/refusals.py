@@ -218,13 +218,19 @@ def check_journals(stores: Iterable[Store]) -> None:
 
 def orphaned(host: Host) -> KvpatchError | None:
     """The error for a file with code of kvpatch that no journal here says how to take out."""
-    for path, distribution in host.orphans.items():
+    for path in host.orphans:
         return KvpatchError(
             "no-journal",
             f"{path} holds code of kvpatch, and no journal here says how to take it out",
-            f"{where_its_journal_is(host)}, or reinstall {distribution}",
+            taken_out_without_journal(host),
         )
     return None
+
+
+def taken_out_without_journal(host: Host) -> str:
+    """What to do about code that kvpatch put in, and whose journal is not here."""
+    whose = " and ".join(dict.fromkeys(host.orphans.values()))
+    return f"{where_its_journal_is(host)}, or reinstall {whose}"
 
 
 def where_its_journal_is(host: Host) -> str:
@@ -251,7 +257,7 @@ def way_out(seen: View, first: PatchPlan) -> str:
     if own & set(seen.host.in_edited):
         return REDO
     if own & set(seen.host.orphans):
-        return f"{where_its_journal_is(seen.host)}, or reinstall {first.distribution}"
+        return taken_out_without_journal(seen.host)
     reinstall = f"{_reinstall(first)} and apply again"
     if first.outcome is Outcome.FOREIGN:
         states = {file.state for file in seen.plan.files if file.path in own}

@@ -15,7 +15,7 @@ from .host import Host, View, Where
 from .locate import FileFacts, LinkKind
 from .outcome import KvpatchError, Outcome
 from .plan import PatchPlan, Plan
-from .refusals import where_its_journal_is
+from .refusals import taken_out_without_journal
 from .report_data import in_the_way, patched, refused_for, revertible
 from .series import Member
 from .staleness import PUT_BACK, STALE
@@ -173,7 +173,7 @@ def journal_lines(seen: View) -> list[str]:
     return [
         (
             f"the code in {paths} is kvpatch's, and its journal is not here: it can't be taken "
-            f"back from here; {where_its_journal_is(seen.host)}"
+            f"back from here; {taken_out_without_journal(seen.host)}"
         )
     ]
 
@@ -200,10 +200,10 @@ def _stuck(seen: View) -> str:
 
 def _back_answer(seen: View) -> str:
     standings = seen.host.standings
-    for path, distribution in seen.host.orphans.items() if not standings else ():
+    for path in seen.host.orphans if not standings else ():
         return (
             f"not from here: {path} holds code of kvpatch, and no journal here; "
-            f"{where_its_journal_is(seen.host)}, or reinstall {distribution}"
+            f"{taken_out_without_journal(seen.host)}"
         )
     if not any(item.remains for item in standings) and (forks := _forks(seen.plan)):
         return f"nothing to take back: what {' and '.join(forks)} changed came with the wheel"

