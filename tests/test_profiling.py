@@ -268,7 +268,7 @@ def test_what_is_missing_is_told_three_times_and_strict_says_no() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "needed"),
     [
-        ("cpu-offload", "true", {"K"}),
+        ("cpu-offload", "true", {"K", "pins"}),
         ("cpu-offload", "false", set()),
         ("gds", "true", {"GDS", "K"}),
         ("gds", "false", set()),
