@@ -124,7 +124,8 @@ class Disk:
             path: where; no link is followed.
             data: the bytes.
             mode: permission bits.
-            owner: uid and gid, where they matter.
+            owner: uid and gid, where they matter; without them what root writes is given to
+                whom the folder belongs to.
             mtime: in ns, where it matters.
             attributes: its extended attributes, access control list included; None leaves those
                 that the folder gives.
@@ -139,7 +140,9 @@ class Disk:
                 while rest:
                     rest = rest[os.write(descriptor, rest) :]
             made = os.fstat(descriptor)
-            if owner is not None and owner != (made.st_uid, made.st_gid):
+            if owner is None:
+                self._hand_over(descriptor, path)
+            elif owner != (made.st_uid, made.st_gid):
                 self._before("chown", path)
                 os.fchown(descriptor, *owner)
             for name in () if attributes is None else surplus(descriptor, attributes):
@@ -190,7 +193,7 @@ class Disk:
         return True
 
     def mkdir(self, path: Path) -> None:
-        """Make a folder and those above it."""
+        """Make a folder and those above it; root's belong to whom the folder above belongs to."""
         if path.is_dir():
             return
         if path.parent != path:
@@ -204,7 +207,30 @@ class Disk:
             raise
         # Whoever may read the environment may ask what was done to it, whatever root's umask.
         path.chmod(0o755)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            self._hand_over(descriptor, path)
+        finally:
+            os.close(descriptor)
         self.fsync_dir(path.parent)
+
+    def _hand_over(self, descriptor: int, path: Path) -> None:
+        """Give what root made to whom the folder belongs to, who must be able to revert.
+
+        Where root may not, in a user namespace or on a share, it stays root's.
+        """
+        if os.geteuid() != 0:
+            return
+        above, made = path.parent.stat(), os.fstat(descriptor)
+        owner = (above.st_uid, above.st_gid)
+        if owner == (made.st_uid, made.st_gid) or (
+            # Another name of a file that is there already is not root's to give away.
+            stat.S_ISREG(made.st_mode) and made.st_nlink > 1
+        ):
+            return
+        self._before("chown", path)
+        with contextlib.suppress(OSError):
+            os.fchown(descriptor, *owner)
 
     def rmdir(self, path: Path) -> bool:
         """Remove a folder; False where it is not empty or not there."""
@@ -247,6 +273,7 @@ class Disk:
                 )
                 try:
                     _open_to_owner(descriptor)
+                    self._hand_over(descriptor, path)
                     if _take(descriptor, path):
                         return Lock(descriptor)
                 except BaseException:

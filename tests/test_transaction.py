@@ -538,6 +538,31 @@ def test_real_permissions_on_the_root_ask_for_another_state_folder(open_host: Ho
     assert open_host.contents() == ORIGINALS
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave root's files behind")
+def test_what_root_patched_in_somebodys_environment_they_can_revert(open_host: Host) -> None:
+    give_away(open_host, folders=0o755, root=0o755)
+    open_host.apply(FIRST)
+    assert all(path.stat().st_uid == 65534 for path in open_host.root.rglob("*"))
+    assert as_nobody(open_host.revert) == "none"
+    assert open_host.contents() == ORIGINALS
+    assert not (open_host.root / "venv" / HOME).exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave root's files behind")
+def test_where_root_may_give_nothing_away_the_journal_stays_its_own(
+    open_host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_descriptor: int, _uid: int, _gid: int) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    os.chown(open_host.root / "venv", 65534, 65534)
+    monkeypatch.setattr(os, "fchown", refuse)
+    open_host.apply(FIRST)
+    assert (open_host.root / "venv" / HOME).stat().st_uid == 0
+    open_host.revert()
+    assert open_host.contents() == ORIGINALS
+
+
 def test_an_owner_that_cant_be_kept_is_refused_before_anything_is_written(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
