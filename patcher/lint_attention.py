@@ -1,7 +1,6 @@
 """Rules about vLLM's attention back end, of which LMCache's blender takes one alone.
 
-Read from ``infer_attn_backend_from_vllm`` of every LMCache release, and from vLLM's
-``attention/selector.py``, ``config/attention.py`` and ``engine/arg_utils.py``.
+Read from vLLM's ``attention/selector.py``, ``config/attention.py`` and ``engine/arg_utils.py``.
 """
 
 from __future__ import annotations
@@ -9,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from packaging.version import Version
-
 from . import rules
+from .attention_backend import DROPPED, OPTION, VARIABLE, blended_with, is_sparse
 from .dotted_options import NotReadError, json_of, merged
 from .lint_context import Context, placed
 from .rules import Finding, Level
@@ -20,17 +18,10 @@ from .vllm_options import full_name
 if TYPE_CHECKING:
     from .launch import Launch
 
-OPTION = "attention-backend"
-VARIABLE = "VLLM_ATTENTION_BACKEND"
-DROPPED = Version("0.15.0")
-"""From here on vLLM does not read the variable."""
-ANY_SPARSE = Version("0.4.5")
-"""From here on LMCache has a sparse back end beside any of vLLM's."""
 _CONFIG = "attention-config"
 _CONFIGS = frozenset({_CONFIG, "ac"})
 _KINDS, _KIND = "backend_per_kind", "full_attention"
 """Where that configuration has back ends by kind of layer, and the kind of those that blend."""
-_DENSE, _SPARSE = "FLASH_ATTN", "FLASHINFER"
 _SUFFIX = "_VLLM_V1"
 """Old releases have names with it, and newer ones leave it away."""
 _OPEN = frozenset({"AUTO", "CUSTOM", "CUTLASS_MSA", "TRITON_MSA"})
@@ -42,17 +33,14 @@ def attention(context: Context) -> Iterator[Finding]:
     if not context.blends or context.on_cpu:
         return
     extra = context.value("extra_config")
-    sparse = bool(extra.get("enable_sparse")) if isinstance(extra, dict) else False
-    if sparse and context.lmcache >= ANY_SPARSE:
-        return
-    right = _SPARSE if sparse else _DENSE
+    right = blended_with(extra, context.lmcache)
     given = _by_variable(context) or _by_option(context.launch)
-    if given is None:
+    if right is None or given is None:
         return
     told, name, cure = given
     if name.upper() in _OPEN or name.upper().removesuffix(_SUFFIX) == right:
         return
-    with_ = "enable_blending and enable_sparse" if sparse else "enable_blending"
+    with_ = "enable_blending and enable_sparse" if is_sparse(extra) else "enable_blending"
     todo = f"give {cure}{right}"
     message = (
         f"{told}{context.shown('', name)}, and with {with_} LMCache {context.schema.version} takes "

@@ -98,7 +98,15 @@ def render(
     config = settings.get(_OUTPUT) or _SOMEWHERE
     if not config.isprintable():
         config = _SOMEWHERE
-    serve = serving(template, pair, wanted, made, config=config, folder=settings.get(_GDS_PATH))
+    serve = serving(
+        template,
+        pair,
+        wanted,
+        made,
+        config=config,
+        folder=settings.get(_GDS_PATH),
+        extra=changes.get("extra_config"),
+    )
     notes = [*serve.notes]
     given = settings.get(_GDS_PATH)
     if template.gds and given is not None and _GDS_PATH in changes:

@@ -10,6 +10,7 @@ from typing import Any
 from packaging.version import Version
 
 from . import place
+from .attention_backend import asked_for, blended_with
 from .coercion import CONFIG_VARIABLE
 from .kv_size import GIB
 from .model_runner import BARE_SETTING, SKIPS, VARIABLE, second_runner_for
@@ -57,6 +58,7 @@ def serving(
     *,
     config: str,
     folder: str | None = None,
+    extra: object = None,
 ) -> Serve:
     """The command for a pair.
 
@@ -67,6 +69,7 @@ def serving(
         made: the computed numbers.
         config: path of LMCache's file.
         folder: where a file-system tier of vLLM's own keeps its files; None for no such tier.
+        extra: LMCache's ``extra_config``, where the profile has another than its own.
     """
     model = str(wanted.model_path) if wanted.model_path else MODEL
     argv = ["vllm", "serve", model]
@@ -87,6 +90,15 @@ def serving(
             environ[VARIABLE] = "0"
         transfer: dict[str, Any] = {**template.connector(pair), "kv_role": "kv_both"}
         why = _graphs(template, pair, argv, transfer)
+        backend = blended_with(extra, pair.lmcache) if template.blends else None
+        if backend is not None:
+            words, variables = asked_for(pair.vllm, backend)
+            argv += words
+            environ |= variables
+            why += (
+                f" {backend} is the one attention back end that LMCache blends with; vLLM may take "
+                "another by itself, as it does on Blackwell GPUs (SM 10.x)."
+            )
         if models:
             why += (
                 f" {VARIABLE}=0 (letter V): vLLM {pair.vllm} would take Model Runner V2 for "

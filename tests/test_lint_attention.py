@@ -6,15 +6,15 @@ import re
 
 import pytest
 from kvpatch import key_history, rules
+from kvpatch.attention_backend import ANY_SPARSE
 from kvpatch.launch_script import parse_launch
 from kvpatch.lint import Linted, Surroundings, lint
-from kvpatch.lint_attention import ANY_SPARSE, DROPPED
 from kvpatch.rules import Level
 from kvpatch.serve_config import converted
 from kvpatch.yaml_source import parse_yaml
 from linted import BARE, BLEND, LMCACHE, NEWEST, ids, only, run, schema
 from packaging.version import Version
-from releases import release_file, vllm_releases
+from releases import release_file
 
 pytestmark = pytest.mark.releases
 
@@ -102,12 +102,6 @@ def test_a_variable_that_is_not_certain_is_a_warning() -> None:
     script = f"export VLLM_ATTENTION_BACKEND=FLASHINFER\n. ./more.sh\n{COMMAND}\n"
     found = only(run(BLEND, serve=script, vllm="0.11.0"), rules.ATTENTION)
     assert found.level is Level.WARNING
-
-
-@pytest.mark.parametrize("release", vllm_releases())
-def test_that_is_until_the_release_without_it(release: str) -> None:
-    reads = b"VLLM_ATTENTION_BACKEND" in release_file("vllm", release, "vllm/envs.py")
-    assert reads is (Version(release) < DROPPED)
 
 
 @pytest.mark.parametrize(

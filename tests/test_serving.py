@@ -18,12 +18,12 @@ from packaging.version import Version
 
 
 def serve(profile: str, vllm: str | None, lmcache: str = "0.5.6", **more: Any) -> Serve:
-    folder = more.pop("folder", None)
+    folder, extra = more.pop("folder", None), more.pop("extra", None)
     wanted = Wanted(**more)
     pair = Pair(Version(lmcache), Version(vllm) if vllm else None)
     template = load(profile)
     made = numbers(wanted, gds=template.gds, vllm=pair.vllm)
-    return serving(template, pair, wanted, made, config="/etc/l.yaml", folder=folder)
+    return serving(template, pair, wanted, made, config="/etc/l.yaml", folder=folder, extra=extra)
 
 
 def transfer(found: Serve) -> dict[str, Any]:
@@ -53,6 +53,30 @@ def test_layer_by_layer_without_blending_is_served_without_full_graphs() -> None
         assert ("--enforce-eager" in found.argv) is eager
         assert ("kv_connector_extra_config" in transfer(found)) is not eager
         assert "--no-enable-prefix-caching" not in found.argv
+
+
+@pytest.mark.parametrize(
+    ("profile", "vllm", "lmcache", "sparse", "backend"),
+    [
+        ("blend", "0.12.0", "0.5.6", False, "FLASH_ATTN"),
+        ("gds-blend", "0.13.0", "0.5.6", False, "FLASH_ATTN"),
+        ("blend", None, "0.5.6", False, "FLASH_ATTN"),
+        ("blend", "0.13.0", "0.4.4", True, "FLASHINFER"),
+        ("blend", "0.13.0", "0.4.5", True, None),
+        ("cpu-offload", "0.12.0", "0.5.6", False, None),
+        ("gds", "0.13.0", "0.5.6", False, None),
+    ],
+)
+def test_the_back_end_is_the_one_that_lmcache_blends_with(
+    profile: str, vllm: str | None, lmcache: str, sparse: bool, backend: str | None
+) -> None:
+    found = serve(profile, vllm, lmcache, extra={"enable_sparse": True} if sparse else None)
+    option = "--attention-backend"
+    given = found.argv[found.argv.index(option) + 1] if option in found.argv else None
+    newer = vllm == "0.13.0"
+    assert given == (backend if newer else None)
+    assert found.environ.get("VLLM_ATTENTION_BACKEND") == (None if newer else backend)
+    assert (f"{backend} is the one attention back end" in found.why) is (backend is not None)
 
 
 def test_the_key_that_vllm_does_not_see_is_named_with_where_it_stands() -> None:
