@@ -16,7 +16,7 @@ _RATIO = 0.15
 _CORRUPT = (Version("0.3.7"), Version("0.5.4rc3"))
 _CURABLE = (Version("0.4.4"), Version("0.5.7.dev0"))
 """First release that the patch KV009 is made for, and the first that it is not."""
-_FOR_DISK = "KV014"
+_FOR_DISK, _FOR_PREEMPTED, _FOR_PINS = "KV014", "KV016", "KV018"
 _APPLY = "run `kvpatch apply`"
 _PLACEHOLDER = "/dev/null"
 
@@ -105,16 +105,12 @@ def _instead(context: Context, profile: str) -> str:
 
 def patches(context: Context) -> Iterator[Finding]:
     """Patches that are needed and that are not in place where it will run."""
-    if not context.by_layer:
-        return
-    key, needs, for_what = "enable_blending", None, "for blending"
-    if not context.blends:
-        # All that a transfer layer by layer asks for from there on; GDS has a rule of its own.
-        vllm = context.vllm
-        if vllm is None or Version(vllm.base_version) < layer_dtype.PACKED:
-            return
-        key, needs, for_what = "use_layerwise", layer_dtype.PATCH, "for going layer by layer"
-    if _hopeless(context):
+    vllm = context.vllm
+    packed = vllm is not None and Version(vllm.base_version) >= layer_dtype.PACKED
+    # Without its patch nothing that blends works, and nothing that moves a packed layer.
+    vital = context.blends or (context.by_layer and packed)
+    key = "enable_blending" if context.blends else "use_layerwise" if context.by_layer else ""
+    if vital and _hopeless(context):
         does = "blend with" if context.blends else "move layer by layer the KV cache of"
         message = (
             f"LMCache {context.schema.version} does not {does} vLLM {context.vllm}, with the "
@@ -125,15 +121,28 @@ def patches(context: Context) -> Iterator[Finding]:
     if context.absence is None:
         return
     found = context.absence()
-    named = [one for one in found.patches if one != _FOR_DISK or context.disk]
-    missing = [one for one in named if needs in (None, one)]
+    missing = [one for one in found.patches if _needed(context, one, packed=packed)]
+    for_what = "for blending" if context.blends else "for going layer by layer"
+    if set(missing) == {_FOR_PREEMPTED} and not context.blends:
+        for_what = "for requests that vLLM preempts"
     if missing:
         message = f"here patches {for_what} are missing ({', '.join(missing)})"
         yield context.found(rules.PATCHES, message, key, todo=_APPLY)
-    elif found.unsure:
+    elif found.unsure and vital:
         message = f"whether all patches {for_what} are in place can't be told"
         todo = "see `kvpatch status`"
         yield context.found(rules.PATCHES, message, key, lower=Level.NOTE, todo=todo)
+
+
+def _needed(context: Context, patch: str, *, packed: bool) -> bool:
+    """Whether this configuration needs a patch of its releases."""
+    if context.blends:
+        return patch != _FOR_DISK or context.disk
+    return (
+        patch == _FOR_PREEMPTED
+        or (context.by_layer and patch == layer_dtype.PATCH and packed)
+        or (context.by_layer and patch == _FOR_PINS and bool(context.value("local_cpu")))
+    )
 
 
 def _profile(context: Context) -> str:

@@ -266,7 +266,8 @@ PATCHES = _rule(
     "blending-without-patches",
     Level.WARNING,
     "No pair of releases blends by itself: the engine fails at its start or at the first blend. "
-    "From vLLM 0.26 on none moves the KV cache layer by layer: the first stored request fails.",
+    "From vLLM 0.26 on none moves the KV cache layer by layer: the first stored request fails. "
+    "Other faults need no blending, such as those of requests that vLLM preempts.",
 )
 APART = _rule(
     "044",
