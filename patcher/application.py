@@ -97,7 +97,7 @@ def apply(
         done = _apply(host, choice, disk, while_running=while_running, dry_run=dry_run)
         if done.written or done.refusal or dry_run or not done.view.plan.changes:
             return done
-        # Another run has put the same in since this one planned, and may have taken it out again.
+        # Another run has written since this one planned, the same or something else.
         host = open_host(host.where, disk)
     change = done.view.plan.changes[0]
     site = host.environment.packages[change.package].site
@@ -125,7 +125,12 @@ def _apply(
             swept = _swept(seen, disk, dry_run=dry_run) if not seen.plan.changes else ()
             return Applied(seen, written=False, outlook=found, swept=swept)
         prefixes = bytecode_prefixes(host.environment)
-        done = commit(_site_changes(host, seen), disk=disk, pycache_prefixes=prefixes)
+        done = commit(
+            _site_changes(host, seen),
+            disk=disk,
+            pycache_prefixes=prefixes,
+            planned_from={str(s.store.directory): s.journal for s in seen.host.sites.values()},
+        )
     except KvpatchError as error:
         return Applied(seen, written=False, refusal=error, outlook=found)
     if done.transaction is None:

@@ -8,13 +8,13 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from .attributes import attributes_of, give, surplus
 from .digest import sha256 as sha256
-from .links import opened_regular
+from .links import LARGEST, opened_regular
 from .outcome import ExitCode, KvpatchError
 from .system_errors import environment_error as environment_error
 from .system_errors import environment_errors as environment_errors
@@ -83,12 +83,16 @@ class Disk:
         """The bytes of a file; none of what is no file, such as a pipe that would never end.
 
         Raises:
-            OSError: for what is not there or can't be read.
+            OSError: for what is not there, can't be read or is larger than ``LARGEST``.
         """
         self._before("read", path)
         try:
             with opened_regular(str(path)) as opened:
-                return b"" if opened is None else opened.readall()
+                if opened is None:
+                    return b""
+                if os.fstat(opened.fileno()).st_size > LARGEST:
+                    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+                return opened.readall()
         except OSError as error:
             if error.errno == errno.ENXIO:  # a socket
                 return b""
@@ -140,9 +144,7 @@ class Disk:
                 while rest:
                     rest = rest[os.write(descriptor, rest) :]
             made = os.fstat(descriptor)
-            if owner is None:
-                self._hand_over(descriptor, path)
-            elif owner != (made.st_uid, made.st_gid):
+            if owner is not None and owner != (made.st_uid, made.st_gid):
                 self._before("chown", path)
                 os.fchown(descriptor, *owner)
             for name in () if attributes is None else surplus(descriptor, attributes):
@@ -150,6 +152,9 @@ class Disk:
                 os.removexattr(descriptor, name)
             self._before("chmod", path)
             os.fchmod(descriptor, mode)
+            if owner is None:
+                # After the mode, which root may not be allowed to change of others' files.
+                self._hand_over(descriptor, path)
             if attributes:
                 # After the mode, which would change the mask of an access control list.
                 self._before("setxattr", path)
@@ -205,14 +210,27 @@ class Disk:
             if path.is_dir():  # another run made it just now
                 return
             raise
-        # Whoever may read the environment may ask what was done to it, whatever root's umask.
-        path.chmod(0o755)
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            self._hand_over(descriptor, path)
-        finally:
-            os.close(descriptor)
+        self._open_up(path)
         self.fsync_dir(path.parent)
+
+    def adopt(self, path: Path) -> None:
+        """Hand over an empty folder of root's that was made by a run which did not come to that."""
+        if os.geteuid() != 0 or path.is_symlink() or not path.is_dir():
+            return
+        with _opened_if_empty(path) as descriptor:
+            if descriptor is not None:
+                self._hand_over(descriptor, path)
+
+    def _open_up(self, path: Path) -> None:
+        """Whoever may read the environment may ask what was done to it, whatever root's umask."""
+        if os.geteuid() != 0:
+            path.chmod(path.stat().st_mode & stat.S_ISGID | 0o755)
+            return
+        # Whoever owns the folder above may have put another one in its place.
+        with _opened_if_empty(path) as descriptor:
+            if descriptor is not None:
+                os.fchmod(descriptor, os.fstat(descriptor).st_mode & stat.S_ISGID | 0o755)
+                self._hand_over(descriptor, path)
 
     def _hand_over(self, descriptor: int, path: Path) -> None:
         """Give what root made to whom the folder belongs to, who must be able to revert.
@@ -223,10 +241,7 @@ class Disk:
             return
         above, made = path.parent.stat(), os.fstat(descriptor)
         owner = (above.st_uid, above.st_gid)
-        if owner == (made.st_uid, made.st_gid) or (
-            # Another name of a file that is there already is not root's to give away.
-            stat.S_ISREG(made.st_mode) and made.st_nlink > 1
-        ):
+        if made.st_uid != 0 or owner == (made.st_uid, made.st_gid):
             return
         self._before("chown", path)
         with contextlib.suppress(OSError):
@@ -268,12 +283,8 @@ class Disk:
             try:
                 self.mkdir(path.parent)
                 self._before("lock", path)
-                descriptor = os.open(
-                    path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644
-                )
+                descriptor = self._lock_file(path)
                 try:
-                    _open_to_owner(descriptor)
-                    self._hand_over(descriptor, path)
                     if _take(descriptor, path):
                         return Lock(descriptor)
                 except BaseException:
@@ -285,18 +296,48 @@ class Disk:
                 gone = error
         raise gone or _locked("")
 
+    def _lock_file(self, path: Path) -> int:
+        """The lock's file, opened; what is there already is left as it is.
+
+        Raises:
+            KvpatchError: ``state-linked`` for what can't be a lock of kvpatch's.
+        """
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError:
+            descriptor = os.open(path, flags)
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+                os.close(descriptor)
+                raise KvpatchError(
+                    "state-linked",
+                    f"{path} is not a file of its own, which kvpatch makes",
+                    "move it away, or give another folder with --state",
+                ) from None
+            return descriptor
+        try:
+            # A umask with the owner's bits keeps whoever made a file from opening it again.
+            os.fchmod(descriptor, 0o644)
+            self._hand_over(descriptor, path)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
 
 _TRIES = 100
 
 
-def _open_to_owner(descriptor: int) -> None:
-    """See that the next run of the same user can open the file, whatever umask it was made under.
-
-    A umask with the owner's bits keeps whoever made a file from opening it again.
-    """
-    status = os.fstat(descriptor)
-    if status.st_uid == os.geteuid() and status.st_mode & 0o600 != 0o600:
-        os.fchmod(descriptor, 0o644)
+@contextlib.contextmanager
+def _opened_if_empty(folder: Path) -> Iterator[int | None]:
+    """A folder itself and no link to one; None for one that has something in it."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(folder, flags)
+    try:
+        yield None if os.listdir(descriptor) else descriptor  # noqa: PTH208 - of that very folder
+    finally:
+        os.close(descriptor)
 
 
 def _take(descriptor: int, path: Path) -> bool:

@@ -201,6 +201,8 @@ class Store:
         if (odd := self.obstacle()) is not None:
             raise odd
         try:
+            for folder in reversed(self._folders):
+                self.disk.adopt(folder)
             return self.disk.lock(self.directory / LOCK)
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -218,16 +220,17 @@ class Store:
 
     def obstacle(self) -> KvpatchError | None:
         """What stands where the folder and the files of this store have to be; None for nothing."""
-        own = (self.directory, self.directory / BLOBS, self.directory / LOCK)
-        for path in own:
+        folders = (self.directory, self.directory / BLOBS, self.directory / ARCHIVE)
+        files = (self.directory / JOURNAL, self.directory / LOCK)
+        for path in (*folders, *files):
             if path.is_symlink():
                 return KvpatchError(
                     "state-linked",
                     f"{path} is a symbolic link, which kvpatch never makes",
                     "put the folder or file itself there, or give another one with --state",
                 )
-        for path in (*reversed(self.directory.parents), *own):
-            kind = "file" if path == own[-1] else "folder"
+        for path in (*reversed(self.directory.parents), *folders, *files):
+            kind = "file" if path in files else "folder"
             if (found := _kind(path)) is not None and found != kind:
                 return KvpatchError(
                     "state-not-writable",
@@ -278,8 +281,14 @@ class Store:
     @property
     def _folders(self) -> tuple[Path, ...]:
         """The folders made for this store, innermost first."""
-        home = self.directory.parent
-        return (self.directory / BLOBS, self.directory, *([home] if home.name == HOME else []))
+        above = [self.home] if self.home != self.directory else []
+        return (self.directory / BLOBS, self.directory, *above)
+
+    @property
+    def home(self) -> Path:
+        """The outermost folder that kvpatch makes for journals."""
+        above = self.directory.parent
+        return above if above.name == HOME else self.directory
 
     def clear(self, path: Path) -> None:
         """Remove a file, or a folder with what is in it."""

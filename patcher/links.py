@@ -245,6 +245,19 @@ def _is_layered(folder: Path, mounts: Sequence[bytes]) -> bool:
     return False
 
 
+def why_not_replaced(path: Path, *, mounts: Path = Path("/proc/self/mountinfo")) -> str | None:
+    """Why no other file can take the place of one, whoever it belongs to; None where one can."""
+    if is_mounted(path, mounts_of(mounts)):
+        return MOUNTED
+    if _flags(path) & (_IMMUTABLE | _APPEND_ONLY):
+        return "it is immutable"
+    above = path.parent.stat()
+    sticky = above.st_mode & stat.S_ISVTX
+    if sticky and os.geteuid() not in (0, above.st_uid, path.lstat().st_uid):
+        return f"it belongs to user {path.lstat().st_uid}, and its folder is sticky"
+    return why_no_new_file(path.parent)
+
+
 def why_no_new_file(folder: Path) -> str | None:
     """Why a folder takes no new file, tried with one that has no name and is gone at once.
 
@@ -262,25 +275,30 @@ def why_no_new_file(folder: Path) -> str | None:
 
 
 _GET_FLAGS = 0x80086601 if sys.maxsize > 2**32 else 0x80046601
-_APPEND_ONLY = 0x20
-"""Of Linux, ``include/uapi/linux/fs.h``: FS_IOC_GETFLAGS and FS_APPEND_FL."""
+_IMMUTABLE, _APPEND_ONLY = 0x10, 0x20
+"""Of Linux, ``include/uapi/linux/fs.h``: FS_IOC_GETFLAGS, FS_IMMUTABLE_FL and FS_APPEND_FL."""
 
 
 def _only_grows(folder: Path) -> bool:
     """Whether a folder has the attribute ``a`` of ``chattr``: names are made there, none leaves."""
+    return bool(_flags(folder) & _APPEND_ONLY)
+
+
+def _flags(path: Path) -> int:
+    """What ``chattr`` has set; 0 where that can't be read."""
     import fcntl
 
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        return False
+        return 0
     try:
         flags = fcntl.ioctl(descriptor, _GET_FLAGS, bytes(8))
     except OSError:
-        return False
+        return 0
     finally:
         os.close(descriptor)
-    return bool(int.from_bytes(flags[:4], sys.byteorder) & _APPEND_ONLY)
+    return int.from_bytes(flags[:4], sys.byteorder)
 
 
 def _why_unwritable_unopened(folder: Path) -> str | None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from . import bytecode
 from .host import Host, View, beside
-from .journal import BLOBS, JOURNAL, Store, bring_back, state_directory, strays
-from .links import MOUNTED, is_mounted, mounts_of, why_no_new_file
+from .journal import BLOBS, JOURNAL, LOCK, Store, bring_back, state_directory, strays
+from .links import MOUNTED, is_mounted, mounts_of, why_no_new_file, why_not_replaced
 from .locate import compile_for_target, file_facts
 from .outcome import ExitCode, KvpatchError, Outcome
 from .plan import FilePlan, Options, PatchPlan, plan
@@ -186,14 +186,26 @@ def _why_no_journal(store: Store) -> str | None:
     folder = store.directory
     while not os.path.lexists(folder):
         folder = folder.parent
-    blocked = [store.directory / JOURNAL, store.directory / BLOBS]
-    for path in (path for path in blocked if os.path.lexists(path)):
-        facts = file_facts(path) if not path.is_dir() else None
-        why = why_no_new_file(path) if facts is None else facts.reason
-        if why is not None and (facts is None or not facts.writable):
+    for path in (store.directory / BLOBS, store.directory / JOURNAL, store.directory / LOCK):
+        if not os.path.lexists(path):
+            continue
+        why = why_no_new_file(path) if path.is_dir() else why_not_replaced(path)
+        if path.name == LOCK:
+            why = why or _why_not_opened(path)
+        if why is not None:
             return f"the journal in {store.directory} can't be written: {why}"
     if folder.is_dir() and (why := why_no_new_file(folder)) is not None:
         return f"the journal's folder {store.directory} can't be written: {why}"
+    return None
+
+
+def _why_not_opened(lock: Path) -> str | None:
+    try:
+        os.close(os.open(lock, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        return f"{lock} can't be opened: {error.strerror}"
     return None
 
 
@@ -208,11 +220,13 @@ def check_journals(stores: Iterable[Store]) -> None:
             raise error
         if (why := why_no_journal([store])) is not None:
             hint = "give a folder that can be with --state, the same one for every later command"
-            journal = store.directory / JOURNAL
-            if journal.exists():
+            if (store.directory / JOURNAL).exists():
                 hint = "lift what makes it read-only, then run the command again"
-                if os.geteuid() not in (0, journal.stat().st_uid):
-                    hint = "run kvpatch as that user, or as root"
+                if os.geteuid() not in (0, owner := store.directory.stat().st_uid):
+                    hint = (
+                        f"run kvpatch as user {owner}, whose the journal is, or have "
+                        f"`chown -R {os.geteuid()} {store.home}` run first"
+                    )
             raise KvpatchError("state-not-writable", why, hint, ExitCode.ENVIRONMENT)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,7 +42,11 @@ class Report:
 
 
 def commit(
-    sites: Sequence[SiteChanges], *, disk: Disk, pycache_prefixes: Sequence[str] = ()
+    sites: Sequence[SiteChanges],
+    *,
+    disk: Disk,
+    pycache_prefixes: Sequence[str] = (),
+    planned_from: Mapping[str, Journal | None] | None = None,
 ) -> Report:
     """Put changes in, in every site folder or in none, under one transaction id.
 
@@ -50,6 +54,8 @@ def commit(
         sites: what is wanted of each site folder.
         disk: does it.
         pycache_prefixes: values of PYTHONPYCACHEPREFIX under which bytecode is dropped as well.
+        planned_from: the journals that the changes were planned from, by the sites' keys. Where
+            another run has written one of them since, nothing is done.
 
     Raises:
         KvpatchError: exit 3 where a file is not what the plan was made from, or is out of bounds;
@@ -62,6 +68,8 @@ def commit(
         if not wanted:
             return Report(None)
         with holding(wanted, disk) as (_, recovered):
+            if any(site.journal() != planned_from[site.key] for site in wanted if planned_from):
+                return Report(None, recovered=recovered)
             drafts = [draft_commit(site, disk) for site in wanted]
             return _run(drafts, "applying", disk, pycache_prefixes, recovered)
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kvpatch.fsops import Disk, fresh_mtime, look, sha256
+from kvpatch.links import LARGEST
 from kvpatch.outcome import ExitCode, KvpatchError
 
 SECOND = 1_000_000_000
@@ -248,3 +249,83 @@ def test_what_is_not_there_is_none_and_what_is_odd_is_refused(tmp_path: Path) ->
         with pytest.raises(KvpatchError) as caught:
             look(Disk(), tmp_path, path)
         assert (caught.value.code, caught.value.exit_code) == (code, ExitCode.REFUSED)
+
+
+@pytest.mark.parametrize("kind", ["hard", "fifo"])
+def test_a_lock_that_is_no_file_of_its_own_is_refused_and_left_as_it_is(
+    tmp_path: Path, kind: str
+) -> None:
+    lock, other = tmp_path / "lock", tmp_path / "other"
+    if kind == "fifo":
+        os.mkfifo(lock)
+    else:
+        other.write_text("theirs")
+        other.chmod(0o400)
+        lock.hardlink_to(other)
+    before = lock.stat()
+    with pytest.raises(KvpatchError) as caught:
+        Disk().lock(lock)
+    assert (caught.value.code, caught.value.exit_code) == ("state-linked", ExitCode.REFUSED)
+    assert stat.S_IMODE(lock.stat().st_mode) == stat.S_IMODE(before.st_mode)
+    assert lock.stat().st_size == before.st_size
+
+
+def test_a_folder_keeps_the_group_bit_of_the_one_above(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2775)
+    Disk().mkdir(tmp_path / "a" / "b")
+    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o2755
+
+
+def test_a_file_too_large_to_be_read_whole_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "journal.json"
+    with path.open("wb") as stream:
+        stream.truncate(LARGEST + 1)
+    with pytest.raises(OSError, match="too large") as caught:
+        Disk().read(path)
+    assert caught.value.filename == str(path)
+
+
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root has something to give away")
+NOBODY = 65534
+
+
+@AS_ROOT
+def test_root_gives_away_what_it_made_and_nothing_else(tmp_path: Path) -> None:
+    os.chown(tmp_path, NOBODY, NOBODY)
+    made, moved = tmp_path / "made", tmp_path / "lock"
+    moved.write_text("roots own")
+    Disk().write_new(made, b"")
+    Disk().lock(moved).close()
+    assert (made.stat().st_uid, moved.stat().st_uid) == (NOBODY, 0)
+    Disk().lock(tmp_path / "new").close()
+    assert (tmp_path / "new").stat().st_uid == NOBODY
+
+
+@AS_ROOT
+def test_a_folder_put_in_the_place_of_the_new_one_stays_as_it_is(tmp_path: Path) -> None:
+    os.chown(tmp_path, NOBODY, NOBODY)
+    others, new = tmp_path / "others", tmp_path / "new"
+    others.mkdir(0o700)
+    (others / "secret").touch()
+
+    class Swapping(type(new)):  # type: ignore[misc]
+        def mkdir(self, *_: object, **__: object) -> None:
+            Path(others).rename(new)
+
+    Disk().mkdir(Swapping(new))
+    assert (new.stat().st_uid, stat.S_IMODE(new.stat().st_mode)) == (0, 0o700)
+
+
+@AS_ROOT
+def test_an_empty_folder_that_a_killed_run_left_is_handed_over(tmp_path: Path) -> None:
+    os.chown(tmp_path, NOBODY, NOBODY)
+    for name in ("empty", "full"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "full" / "x").touch()
+    (tmp_path / "link").symlink_to("empty")
+    disk = Disk()
+    for name in ("link", "full", "gone"):
+        disk.adopt(tmp_path / name)
+    assert {(tmp_path / name).stat().st_uid for name in ("empty", "full")} == {0}
+    disk.adopt(tmp_path / "empty")
+    assert (tmp_path / "empty").stat().st_uid == NOBODY

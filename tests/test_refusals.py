@@ -15,7 +15,6 @@ from kvpatch import links, refusals
 from kvpatch.fsops import Disk
 from kvpatch.host import Choice, Host, View, Where, open_host, view
 from kvpatch.journal import Store
-from kvpatch.locate import FileFacts
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.processes import Running
 from kvpatch.refusals import (
@@ -220,7 +219,7 @@ def test_what_is_mounted_over_a_file_or_its_bytecode_is_said_with_the_way_out(
         assert "can't be replaced: it is a mount point" in told
 
 
-@pytest.mark.parametrize("name", ["why_no_new_file", "file_facts"])
+@pytest.mark.parametrize("name", ["why_no_new_file", "why_not_replaced"])
 def test_a_state_folder_that_another_run_removes_meanwhile_can_be_made(
     site: FakeSite, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -247,11 +246,18 @@ def test_the_journal_of_another_user_is_for_that_user_or_root(
     on(site, "apply")
     stores: list[Store] = [place.store for place in opened(site).sites.values()]
     (journal,) = site.state.glob("*/journal.json")
-    monkeypatch.setattr(os, "geteuid", lambda: journal.stat().st_uid + 1)
+    owner = journal.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    # Whose it is is no matter where the folder takes another one.
+    check_journals(stores)
+    monkeypatch.setattr(refusals, "why_no_new_file", lambda path: f"{path} takes no new file")
     error = failure(check_journals, stores)
     assert error.code == "state-not-writable"
-    assert f"it belongs to user {journal.stat().st_uid}" in error.message
-    assert error.hint == "run kvpatch as that user, or as root"
+    assert "takes no new file" in error.message
+    assert error.hint == (
+        f"run kvpatch as user {owner}, whose the journal is, or have "
+        f"`chown -R {owner + 1} {journal.parent.parent}` run first"
+    )
 
 
 def test_a_journal_that_can_be_written_is_tried_without_a_trace(site: FakeSite) -> None:
@@ -281,12 +287,7 @@ def test_a_journal_that_is_there_and_cant_be_written_must_be_freed(
     on(site, "apply")
     stores: list[Store] = [place.store for place in opened(site).sites.values()]
     check_journals(stores)
-    facts = refusals.file_facts
-
-    def fixed(path: Path) -> FileFacts:
-        return replace(facts(path), writable=False, reason="it is immutable")
-
-    monkeypatch.setattr(refusals, "file_facts", fixed)
+    monkeypatch.setattr(refusals, "why_not_replaced", lambda _: "it is immutable")
     error = failure(check_journals, stores)
     assert error.code == "state-not-writable"
     assert error.message.endswith("can't be written: it is immutable")

@@ -26,6 +26,7 @@ from hosts import (
 from kvpatch.fsops import Disk, sha256
 from kvpatch.journal import HOME, Store
 from kvpatch.outcome import ExitCode, KvpatchError
+from kvpatch.refusals import check_journals
 from kvpatch.transaction import Change, SiteChanges, commit, revert, staleness
 
 ORIGINALS = {**VLLM, **LMCACHE}
@@ -549,6 +550,19 @@ def test_what_root_patched_in_somebodys_environment_they_can_revert(open_host: H
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave root's files behind")
+@pytest.mark.parametrize("group", [65534, 1234])
+def test_the_group_of_the_environment_keeps_nobody_from_reverting(
+    open_host: Host, group: int
+) -> None:
+    give_away(open_host, folders=0o755, root=0o755)
+    os.chown(open_host.root / "venv", 65534, group)
+    open_host.apply(FIRST)
+    assert as_nobody(lambda: check_journals([open_host.store("vllm", Disk())])) == "none"
+    assert as_nobody(open_host.revert) == "none"
+    assert open_host.contents() == ORIGINALS
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave root's files behind")
 def test_where_root_may_give_nothing_away_the_journal_stays_its_own(
     open_host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -681,6 +695,16 @@ def test_a_revert_beside_an_update_under_way_is_locked_and_no_edit_is_suspected(
     host.revert(hook=at_read("gpu_worker.py", 1, late))
     assert [error.code for error in errors] == ["locked"]
     assert host.contents() == ORIGINALS
+
+
+def test_what_was_planned_from_another_journal_is_not_put_in(host: Host) -> None:
+    disk = Disk()
+    (site,) = host.changes(disk, FIRST)
+    host.apply(SMALLER)
+    assert commit([site], disk=disk, planned_from={site.key: None}).transaction is None
+    assert host.contents() == expected(SMALLER)
+    assert commit([site], disk=disk, planned_from={site.key: site.journal()}).transaction
+    assert host.contents() == expected(FIRST)
 
 
 def test_an_apply_beside_a_revert_that_ends_meanwhile_goes_through(host: Host) -> None:
