@@ -143,18 +143,11 @@ class Disk:
                 rest = memoryview(data)[start : start + _CHUNK]
                 while rest:
                     rest = rest[os.write(descriptor, rest) :]
-            made = os.fstat(descriptor)
-            if owner is not None and owner != (made.st_uid, made.st_gid):
-                self._before("chown", path)
-                os.fchown(descriptor, *owner)
             for name in () if attributes is None else surplus(descriptor, attributes):
                 self._before("removexattr", path)
                 os.removexattr(descriptor, name)
             self._before("chmod", path)
             os.fchmod(descriptor, mode)
-            if owner is None:
-                # After the mode, which root may not be allowed to change of others' files.
-                self._hand_over(descriptor, path)
             if attributes:
                 # After the mode, which would change the mask of an access control list.
                 self._before("setxattr", path)
@@ -162,6 +155,7 @@ class Disk:
             if mtime is not None:
                 self._before("utime", path)
                 os.utime(descriptor, ns=(mtime, mtime))
+            self._give(descriptor, path, owner, mode)
             self._before("fsync", path)
             os.fsync(descriptor)
         except OSError as error:
@@ -170,6 +164,18 @@ class Disk:
             raise
         finally:
             os.close(descriptor)
+
+    def _give(self, descriptor: int, path: Path, owner: tuple[int, int] | None, mode: int) -> None:
+        """Give a new file its owner at last: root may not be allowed to change others' files."""
+        made = os.fstat(descriptor)
+        if owner is None:
+            self._hand_over(descriptor, path)
+        elif owner != (made.st_uid, made.st_gid):
+            self._before("chown", path)
+            os.fchown(descriptor, *owner)
+            if mode & (stat.S_ISUID | stat.S_ISGID):
+                # A new owner clears them.
+                os.fchmod(descriptor, mode)
 
     def write(self, path: Path, data: bytes, *, mode: int = 0o644) -> None:
         """Put bytes in place of whatever the path was, at once or not at all."""
