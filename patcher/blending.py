@@ -33,6 +33,7 @@ EDITED = frozenset(
         "LMCacheConnectorV1Impl.build_connector_meta",
         "LMCacheConnectorV1Impl.get_num_new_matched_tokens",
         "ReqMeta.from_request_tracker",
+        "RequestTracker.update",
         "GdsBackend.__init__",
         "GdsBackend.contains",
         "GdsBackend._read_metadata",

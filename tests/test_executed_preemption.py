@@ -22,7 +22,10 @@ pytestmark = [pytest.mark.releases, pytest.mark.tensors]
 
 ADAPTER = "lmcache/integration/vllm/vllm_v1_adapter.py"
 RELEASES = ["0.3.3", "0.3.4", "0.3.6", "0.3.7", "0.3.9", "0.3.9.post2"]
-LOADING = ["0.3.10", "0.3.10.post1", "0.3.10.post2", "0.3.11", "0.4.2"]
+LOADING = [
+    *("0.3.10", "0.3.10.post1", "0.3.10.post2", "0.3.11", "0.3.15", "0.4.2", "0.4.3", "0.4.7"),
+    *("0.5.0", "0.5.3", "0.5.6"),
+]
 """These load the hit of a preempted request."""
 STORING = RELEASES[3:]
 DEFINITIONS = [
@@ -71,12 +74,15 @@ class Scheduler:
         self.listed = listed
         self.connector = object.__new__(space["LMCacheConnectorV1Impl"])
         self.blocks: list[int] = []
+        self.held: list[int] = []
+        """The request's blocks as vLLM's worker keeps them."""
         self.started = False
         vars(self.connector).update(
             _block_size=BLOCK,
             _discard_partial_chunks=False,
             _lmcache_chunk_size=CHUNK,
             _lookup_requests_in_step=[],
+            _max_tokens_per_load=0,
             _request_trackers={},
             _requests_priority={},
             _save_decode_cache=False,
@@ -126,16 +132,24 @@ class Scheduler:
         found: int = self.connector.get_num_new_matched_tokens(self.request, cached)
         return found
 
-    def step(self, scheduled: int, blocks: range = OLD, cached: int | None = None) -> Any:
+    def step(
+        self,
+        scheduled: int,
+        blocks: range = OLD,
+        cached: int | None = None,
+        *,
+        skips: bool = False,
+    ) -> Any:
         """One step for the request, with what is loaded and stored in it; None for nothing.
 
         Args:
             scheduled: tokens that it computes.
             blocks: where its blocks are taken from.
             cached: tokens that vLLM's own cache has, where the request starts or is resumed.
+            skips: whether vLLM loads nothing of a hit, as it does for ``prompt_logprobs``.
         """
         if cached is not None:
-            external = self.ask(cached)
+            external = 0 * self.ask(cached) if skips else self.ask(cached)
             self.connector.update_state_after_alloc(self.request, external)
             self.request.num_computed_tokens = cached + external
         first, resumed = not self.started, self.started and cached is not None
@@ -144,7 +158,7 @@ class Scheduler:
         after = computed + scheduled
         before = len(self.blocks)
         self.blocks = list(blocks[: -(-after // BLOCK)])
-        new_blocks = (self.blocks[before:],)
+        new_blocks = ([*self.blocks[before:]],)
         output = SimpleNamespace(
             finished_req_ids=set(),
             scheduled_new_reqs=[],
@@ -166,6 +180,11 @@ class Scheduler:
             ]
         found = self.connector.build_connector_meta(output).requests
         self.request.num_computed_tokens = after
+        # In one process the worker is told by the same objects, and after LMCache.
+        if first or resumed:
+            self.held = new_blocks[0]
+        else:
+            self.held.extend(new_blocks[0])
         return found[0] if found else None
 
     def _cached(self, name: str, start: int, end: int, blocks: Any, resumed: bool) -> Any:
@@ -358,6 +377,43 @@ def test_a_preempted_prompt_that_is_stored_whole_by_now_has_its_last_token_compu
     found = engine.step(1, NEW, cached=0)
     assert found.load_spec.lmcache_cached_tokens == PROMPT
     assert engine.tracker.token_ids == engine.request.all_token_ids
+
+
+@each_loading
+@each_form
+def test_the_blocks_of_a_resumed_request_are_counted_once(release: str, listed: bool) -> None:
+    for made, held in ((stock, False), (patched, True)):
+        engine = made(release, listed=listed)
+        engine.step(100, cached=0)
+        engine.preempt()
+        for scheduled, cached in ((40, 0), (40, None), (40, None)):
+            engine.step(scheduled, NEW, cached)
+        found = engine.step(PROMPT - 120, NEW)
+        assert saves(found)
+        assert (engine.tracker.allocated_block_ids == engine.blocks == engine.held) is held
+        slots = [engine.blocks[at // BLOCK] * BLOCK + at % BLOCK for at in range(PROMPT)]
+        kept = found.slot_mapping.tolist()
+        assert (kept == slots[: len(kept)]) is held
+
+
+@pytest.mark.parametrize("release", LOADING[1:])
+def test_a_hit_that_vllm_loads_nothing_of_is_computed(release: str) -> None:
+    for made, held in ((stock, False), (patched, True)):
+        engine = made(release)
+        engine.step(100, cached=0)
+        engine.preempt()
+        engine.stored = 128
+        if not held:
+            with pytest.raises(AssertionError, match="num_computed_tokens 0"):
+                engine.step(90, NEW, cached=0, skips=True)
+            continue
+        found = engine.step(90, NEW, cached=0, skips=True)
+        assert found is None or not (found.load_spec and found.load_spec.can_load)
+        assert engine.tracker.token_ids == list(range(90))
+        found = engine.step(PROMPT - 90, NEW)
+        assert saves(found)
+        assert blocks_of(found) == engine.blocks[: len(blocks_of(found))]
+        assert engine.tracker.token_ids == engine.request.all_token_ids
 
 
 @pytest.mark.parametrize(

@@ -296,7 +296,7 @@ def test_the_header_names_both_versions_and_what_is_missing() -> None:
     assert "[MISSING] K (KV006), " in text
     assert "[MISSING] rope (KV003), " in text
     assert "[MISSING] steps (KV013), " in text
-    assert text.count("run `kvpatch apply`") == text.count("[MISSING]") == 9
+    assert text.count("run `kvpatch apply`") == text.count("[MISSING]") == 10
     text = header(made(registered=None))
     assert "[not known] KV001" in text
     assert "NO HOST WAS LOOKED AT" in text
@@ -425,17 +425,16 @@ def test_blending_needs_tokens_that_can_be_sent(lmcache: str, needed: bool) -> N
     [
         ("blend", "0.3.9.post2", True),
         ("blend", "0.3.10", True),
-        ("blend", "0.4.4", False),
         ("cpu-offload", "0.3.3", True),
-        ("cpu-offload", "0.4.2", True),
-        ("cpu-offload", "0.4.4", False),
+        ("cpu-offload", "0.5.6", True),
+        ("mp-cache", "0.5.6", False),
         ("gds", "0.3.6", True),
     ],
 )
 def test_what_a_preempted_request_needs_has_nothing_to_do_with_blending(
     profile: str, lmcache: str, needed: bool
 ) -> None:
-    found = made(lmcache=lmcache, vllm="0.11.0", profile=profile).needs
+    found = made(lmcache=lmcache, vllm="0.11.1", profile=profile).needs
     assert (("preempted", ("KV016",)) in [(one.id, one.patches) for one in found]) is needed
 
 
