@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from .fsops import Disk, look, sha256
+from .fsops import Disk, sha256
 from .journal import Entry, Journal, Step, check_path
 from .outcome import ExitCode, KvpatchError
 from .staleness import (
@@ -20,6 +20,7 @@ from .staleness import (
     staleness,
 )
 from .steps import SiteState, changed_meanwhile, check_owner
+from .target_file import look
 
 
 @dataclass(frozen=True)

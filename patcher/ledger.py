@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from . import __version__
-from .fsops import Shape
 from .record import Record
+from .target_file import Shape
 from .target_probe import UNKNOWN_VERSION
 
 SCHEMA = 1

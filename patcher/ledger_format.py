@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from .fsops import Shape
 from .ledger import BASES, PHASES, SCHEMA, DistributionState, Entry, Journal, Step, check_path
 from .outcome import ExitCode, KvpatchError
+from .target_file import Shape
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _TRANSACTION = re.compile(r"[0-9A-Za-z-]{1,64}")

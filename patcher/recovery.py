@@ -16,11 +16,12 @@ from pathlib import Path
 from . import archive
 from .aftermath import changed, finish
 from .draft import FileReport
-from .fsops import Disk, Shape, environment_errors, look
+from .fsops import Disk, environment_errors
 from .journal import Entry, Journal, Store, state_name
 from .outcome import ExitCode, KvpatchError
 from .staleness import MISSING, PUT_BACK, never_written
 from .steps import SiteState, settle_names, stage, switch, unstage
+from .target_file import Shape, look
 
 FINISHED = "finished"
 ROLLED_BACK = "rolled-back"

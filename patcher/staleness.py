@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from .fsops import Disk, environment_errors, look
+from .fsops import Disk, environment_errors
 from .ledger import MARK, Entry, Journal, temporary
 from .outcome import ExitCode, KvpatchError
 from .owners import Owners
+from .target_file import look
 
 OURS = "ours"
 REINSTALLED = "reinstalled"

@@ -10,11 +10,12 @@ from functools import cached_property
 from pathlib import Path
 
 from . import bytecode
-from .fsops import Disk, Found, Shape, fresh_mtime, look, now_ns, sha256
+from .fsops import Disk, fresh_mtime, now_ns, sha256
 from .journal import Journal, Store
 from .ledger import temporary
 from .outcome import ExitCode, KvpatchError
 from .owners import Owners
+from .target_file import Found, Shape, look
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ from pathlib import Path
 from . import archive
 from .aftermath import finish
 from .draft import Change, Draft, FileReport, SiteChanges, draft_commit, draft_revert, refuse
-from .fsops import Disk, environment_error, environment_errors, look
+from .fsops import Disk, environment_error, environment_errors
 from .journal import Journal, elsewhere, new_transaction, state_directory, strays
 from .outcome import KvpatchError
 from .recovery import Recovered, explain, holding, partners, recover, resolve
 from .staleness import staleness
 from .steps import SiteState, changed_meanwhile, settle_names, stage, switch
+from .target_file import look
 
 __all__ = [
     "Change",

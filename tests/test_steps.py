@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 from hosts import WORKER, Host, make
-from kvpatch.fsops import Disk, Shape, look, sha256
+from kvpatch.fsops import Disk, sha256
 from kvpatch.ledger import temporary
 from kvpatch.outcome import KvpatchError
 from kvpatch.steps import SiteState, stage, switch, unstage
+from kvpatch.target_file import Shape, look
 
 
 @pytest.fixture
