@@ -16,7 +16,9 @@ _RATIO = 0.15
 _CORRUPT = (Version("0.3.7"), Version("0.5.4rc3"))
 _CURABLE = (Version("0.4.4"), Version("0.5.7.dev0"))
 """First release that the patch KV009 is made for, and the first that it is not."""
-_FOR_DISK, _FOR_PREEMPTED, _FOR_PINS = "KV014", "KV016", "KV018"
+_FOR_DISK, _FOR_PREEMPTED, _FOR_WHOLE, _FOR_PINS = "KV014", "KV016", "KV017", "KV018"
+_LOADS_NONE = Version("0.31.0")
+"""From here on vLLM loads nothing of a prompt whose log probs are asked for."""
 _APPLY = "run `kvpatch apply`"
 _PLACEHOLDER = "/dev/null"
 
@@ -123,8 +125,10 @@ def patches(context: Context) -> Iterator[Finding]:
     found = context.absence()
     missing = [one for one in found.patches if _needed(context, one, packed=packed)]
     for_what = "for blending" if context.blends else "for going layer by layer"
-    if set(missing) == {_FOR_PREEMPTED} and not context.blends:
+    if not context.by_layer:
         for_what = "for requests that vLLM preempts"
+        if _FOR_WHOLE in missing:
+            for_what += " or that ask for log probs of the prompt"
     if missing:
         message = f"here patches {for_what} are missing ({', '.join(missing)})"
         yield context.found(rules.PATCHES, message, key, todo=_APPLY)
@@ -138,8 +142,10 @@ def _needed(context: Context, patch: str, *, packed: bool) -> bool:
     """Whether this configuration needs a patch of its releases."""
     if context.blends:
         return patch != _FOR_DISK or context.disk
+    older = context.vllm is not None and context.vllm < _LOADS_NONE
     return (
         patch == _FOR_PREEMPTED
+        or (patch == _FOR_WHOLE and older)
         or (context.by_layer and patch == layer_dtype.PATCH and packed)
         or (context.by_layer and patch == _FOR_PINS and bool(context.value("local_cpu")))
     )

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.releases, pytest.mark.tensors]
 
 ADAPTER = "lmcache/integration/vllm/vllm_v1_adapter.py"
 RELEASES = ["0.3.4", "0.3.6", "0.3.9.post2", "0.3.10", "0.4.4", "0.5.6"]
-NAMES = ("LMCacheConnectorV1Impl", "_kvpatch_too_long")
+NAMES = ("LMCacheConnectorV1Impl", "_kvpatch_computed_whole")
 BLOCK, BLOCKS = 16, 9
 HALF = BLOCKS // 2 * BLOCK
 
@@ -68,8 +68,8 @@ def connector(text: str, *, blends: bool = True) -> Any:
     return made
 
 
-def matched(made: Any, tokens: int, generated: int = 0) -> int:
-    """How many tokens a request of that length is to load."""
+def matched(made: Any, tokens: int, generated: int = 0, **more: Any) -> int:
+    """How many tokens a request of that length is to load; it may have more than it must."""
     ids = list(range(tokens))
     request = SimpleNamespace(
         request_id="a",
@@ -78,7 +78,7 @@ def matched(made: Any, tokens: int, generated: int = 0) -> int:
         num_tokens=tokens,
         priority=3,
         mm_hashes=None,
-        sampling_params=None,
+        **{"sampling_params": None, **more},
     )
     found: int = made.get_num_new_matched_tokens(request, 0)
     return found
@@ -118,6 +118,25 @@ def test_what_it_generated_counts_once_it_is_computed_anew(release: str) -> None
 def test_without_blending_all_is_loaded(release: str) -> None:
     for text in (patched_text(release, ADAPTER), stock_files(release)[ADAPTER].decode()):
         assert matched(connector(text, blends=False), HALF + 1) == HALF
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("blends", [True, False])
+def test_a_prompt_whose_log_probs_are_asked_for_is_computed_whole(
+    release: str, blends: bool
+) -> None:
+    def loaded(text: str, **more: Any) -> int:
+        return matched(connector(text, blends=blends), HALF, **more)
+
+    asks = SimpleNamespace(prompt_logprobs=0)
+    plain = SimpleNamespace(prompt_logprobs=None)
+    patched, stock = patched_text(release, ADAPTER), stock_files(release)[ADAPTER].decode()
+    assert loaded(stock, sampling_params=asks) == HALF - 1
+    assert loaded(patched, sampling_params=asks) == 0
+    assert loaded(patched, sampling_params=plain) == HALF - 1
+    # From vLLM 0.12 on it says so itself, of other requests too.
+    assert loaded(patched, sampling_params=plain, skip_reading_prefix_cache=True) == 0
+    assert loaded(patched, sampling_params=asks, skip_reading_prefix_cache=False) == HALF - 1
 
 
 @pytest.mark.parametrize("release", RELEASES[1:])

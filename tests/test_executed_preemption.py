@@ -45,7 +45,7 @@ class Scheduler:
     """Schedules one request on a release's connector, as an old vLLM does or a newer one."""
 
     def __init__(self, text: str, *, listed: bool = False, blends: bool = False) -> None:
-        guard = ["_kvpatch_too_long"] if "_kvpatch_too_long" in text else []
+        guard = ["_kvpatch_computed_whole"] if "_kvpatch_computed_whole" in text else []
         space = executed(
             text,
             [*DEFINITIONS, *guard],

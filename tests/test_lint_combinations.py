@@ -198,16 +198,17 @@ def test_layer_by_layer_without_blending_asks_for_its_patch_alone(
 @pytest.mark.parametrize(
     ("text", "vllm", "key", "said"),
     [
-        ("chunk_size: 256\n", "0.25.1", "", "for requests that vLLM preempts are missing (KV016)"),
-        (LAYERS, "0.25.1", "use_layerwise", "going layer by layer are missing (KV016, KV018)"),
-        (LAYERS, "0.26.0", "use_layerwise", "are missing (KV006, KV016, KV018)"),
-        (f"{LAYERS}local_cpu: false\n", "0.25.1", "use_layerwise", "are missing (KV016)"),
+        ("chunk_size: 256\n", "0.31.0", "", "for requests that vLLM preempts are missing (KV016)"),
+        ("chunk_size: 256\n", "0.30.0", "", "log probs of the prompt are missing (KV016, KV017)"),
+        (LAYERS, "0.25.1", "use_layerwise", "by layer are missing (KV016, KV017, KV018)"),
+        (LAYERS, "0.32.0", "use_layerwise", "are missing (KV006, KV016, KV018)"),
+        (f"{LAYERS}local_cpu: false\n", "0.31.0", "use_layerwise", "are missing (KV006, KV016)"),
     ],
 )
 def test_what_is_served_without_blending_asks_for_the_patches_of_its_own_faults(
     text: str, vllm: str, key: str, said: str
 ) -> None:
-    absent = Absence(("KV001", "KV003", "KV006", "KV014", "KV016", "KV018"))
+    absent = Absence(("KV001", "KV006", "KV014", "KV016", "KV017", "KV018"))
     around = Surroundings(vllm=Version(vllm), absence=lambda: absent)
     found = lint(parse_yaml(text), schema(NEWEST), key_history.load(), around).findings
     told = [one for one in found if one.rule is rules.PATCHES]

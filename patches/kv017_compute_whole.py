@@ -1,4 +1,4 @@
-"""Compute prompts whole that are too long for the buffers that LMCache blends in."""
+"""Compute prompts whole that LMCache can't blend, or whose log probs are asked for."""
 
 from __future__ import annotations
 
@@ -15,14 +15,21 @@ if TYPE_CHECKING:
 
 ADAPTER = "lmcache/integration/vllm/vllm_v1_adapter.py"
 
-TOO_LONG = '''
-def _kvpatch_too_long(connector, request):
-    """Whether two buffers of a prompt's length don't fit where LMCache blends it."""
+COMPUTED_WHOLE = '''
+def _kvpatch_computed_whole(connector, request):
+    """Whether nothing is loaded of a prompt: its log probs are asked for, or it is too long."""
+    # kvpatch KV017: of what is loaded nothing is computed. Newer vLLM says so of a request itself.
+    skips = getattr(request, "skip_reading_prefix_cache", None)
+    if skips is None:
+        skips = getattr(request.sampling_params, "prompt_logprobs", None) is not None
+    if skips:
+        return True
+    if not connector.config.enable_blending:
+        return False
     cache = connector._parent._vllm_config.cache_config
-    # kvpatch KV017: both are taken from the room of one layer of the KV cache. By whole blocks, for
-    # the bytes of each are rounded up.
-    blocks = -(-request.num_tokens // cache.block_size)
-    if not connector.config.enable_blending or 2 * blocks <= cache.num_gpu_blocks:
+    # kvpatch KV017: LMCache blends in two buffers of a prompt's length, both taken from the room of
+    # one layer of the KV cache. By whole blocks, for the bytes of each are rounded up.
+    if 2 * -(-request.num_tokens // cache.block_size) <= cache.num_gpu_blocks:
         return False
     if not getattr(connector, "_kvpatch_told", False):
         connector._kvpatch_told = True
@@ -37,12 +44,12 @@ def _kvpatch_too_long(connector, request):
 
 _MATCHED = "LMCacheConnectorV1Impl.get_num_new_matched_tokens"
 _LOOKUP = "self.lookup_client.lookup(*___)"
-_SPARED = f"0 if _kvpatch_too_long(self, request) else {_LOOKUP}"
+_UNLESS_WHOLE = f"0 if _kvpatch_computed_whole(self, request) else {_LOOKUP}"
 
 
-def _spare(lookups: int) -> Transform:
+def _guard(lookups: int) -> Transform:
     def transform(module: cst.Module) -> cst.Module:
-        """Take what is too long for a prompt without hits.
+        """Take what is to be computed whole for a prompt without hits.
 
         All else goes on as after a lookup: LMCache asserts that it noted the hits of a request
         that was preempted.
@@ -53,7 +60,7 @@ def _spare(lookups: int) -> Transform:
         from kvpatch import anchors, rewrite
 
         module = anchors.replace_expression(module, _MATCHED, _LOOKUP, _guarded, times=lookups)
-        return rewrite.append_function(module, TOO_LONG)
+        return rewrite.append_function(module, COMPUTED_WHOLE)
 
     return transform
 
@@ -61,47 +68,55 @@ def _spare(lookups: int) -> Transform:
 def _guarded(call: cst.BaseExpression) -> cst.BaseExpression:
     import libcst
 
-    whole = libcst.parse_expression(_SPARED.replace("*___", ""))
+    whole = libcst.parse_expression(_UNLESS_WHOLE.replace("*___", ""))
     return libcst.ensure_type(whole, libcst.IfExp).with_changes(orelse=call)
 
 
-def spares_the_buffer(module: ast.Module, _version: Version) -> Judgement:
-    """Judge whether hits are looked up of no prompt that is too long."""
+def computes_whole(module: ast.Module, _version: Version) -> Judgement:
+    """Judge whether hits are looked up of no prompt that has to be computed whole."""
     matched = function(module, _MATCHED)
     lookups = find(matched, _LOOKUP)
     if not lookups:
         return Judgement(False, "hits are looked up elsewhere")
-    spared = find(matched, _SPARED)
-    written = as_written(function(module, "_kvpatch_too_long"), TOO_LONG)
-    if len(spared) != len(lookups) or not written:
-        return Judgement(False, "a hit of more than half of the KV cache ends the engine")
-    return Judgement(True, "what is too long to blend is computed by vLLM")
+    guarded = find(matched, _UNLESS_WHOLE)
+    written = as_written(function(module, "_kvpatch_computed_whole"), COMPUTED_WHOLE)
+    if len(guarded) != len(lookups) or not written:
+        return Judgement(
+            False,
+            "a hit of more than half of the KV cache ends the engine, and where log probs of a "
+            "prompt are asked for, those of a hit are whatever was in memory",
+        )
+    return Judgement(True, "what can't be loaded is computed by vLLM")
 
 
 PATCH = Patch(
     id="KV017",
     distribution="lmcache",
     targets=(
-        Target(ADAPTER, "<0.3.6", _spare(2)),
-        Target(ADAPTER, ">=0.3.6", _spare(1)),
+        Target(ADAPTER, "<0.3.6", _guard(2)),
+        Target(ADAPTER, ">=0.3.6", _guard(1)),
     ),
     versions=">=0.3.4,<0.5.7.dev0",
     why="LMCache blends in two buffers of a hit's length, and takes both from the room of one "
     "layer of vLLM's KV cache. A hit of more than half of that cache, which vLLM admits, ends the "
-    "engine: Failed to allocate GPU buffer in GPUConnector.",
-    how="While blending, a prompt that takes more than half of the KV cache gets no hits: vLLM "
-    "computes it whole, and it is stored as usual. The first one is told in the log.",
+    "engine: Failed to allocate GPU buffer in GPUConnector. And where a request asks for the log "
+    "probs of its prompt (prompt_logprobs, or echo with logprobs), vLLM before 0.31 loads a hit "
+    "all the same, blending or not: it computes none for what is loaded, and answers with what "
+    "happens to be in memory, or ends with an OverflowError.",
+    how="Such a prompt gets no hits: vLLM computes it whole, and it is stored as usual. The first "
+    "one that is too long is told in the log.",
     upstream="https://github.com/LMCache/LMCache/blob/v0.5.6/"
     "lmcache/v1/gpu_connector/gpu_connectors.py",
-    retire_when="An LMCache release blends hits of any length that vLLM admits.",
-    post_condition=spares_the_buffer,
+    retire_when="An LMCache release blends hits of any length that vLLM admits, and support for "
+    "vLLM 0.30 and older ends.",
+    post_condition=computes_whole,
     faithful=released_elsewhere,
     proved="run on a CPU: vLLM 0.32.0 with LMCache 0.5.6",
 )
 
 
 _FOUND = "self.lookup_client.lookup({}, lookup_id=request.request_id)"
-_GUARD = "0 if _kvpatch_too_long(self, request) else "
+_GUARD = "0 if _kvpatch_computed_whole(self, request) else "
 
 
 def _adapter(guard: str = "", ids: str = "token_ids") -> str:
@@ -127,7 +142,7 @@ class LMCacheConnectorV1Impl:
 """
 
 
-_ADDED = "\n" + TOO_LONG
+_ADDED = "\n" + COMPUTED_WHOLE
 
 EXAMPLES = (
     Example(
