@@ -111,7 +111,8 @@ PATCH = Patch(
     "vLLM 0.30 and older ends.",
     post_condition=computes_whole,
     faithful=released_elsewhere,
-    proved="run on a CPU: vLLM 0.32.0 with LMCache 0.5.6",
+    proved="run on a CPU: vLLM 0.32.0 with LMCache 0.5.6; log probs of prompts: vLLM 0.11.0 with "
+    "LMCache 0.3.9.post2",
 )
 
 
