@@ -261,7 +261,7 @@ def header(template: Template, pair: Pair, made: Rendered) -> list[str]:
         lines += ["#", *comment(f"WARNING: {sentence}")]
     if made.needs:
         lines.append("#")
-        lines.append(f"# What it needs besides this file:{_verdict(pair, made)}")
+        lines.append(f"# What it needs besides this file:{_verdict(template, pair, made)}")
     for need in made.needs:
         state = {True: "in place", False: "MISSING", None: "not known"}[need.present]
         rest = "" if need.present else f": {need.hint}"
@@ -279,12 +279,14 @@ def label(need: ProfileNeed) -> str:
     return f"{need.id} ({', '.join(others)})" if others else need.id
 
 
-def _verdict(pair: Pair, made: Rendered) -> str:
+def _verdict(template: Template, pair: Pair, made: Rendered) -> str:
     if made.runs:
         return " all of it is in place."
     if pair.absent:
         return f" {' AND '.join(pair.absent)} IS NOT INSTALLED THERE."
     if any(need.present is False for need in made.needs):
+        if not template.blends:
+            return " NOT ALL OF IT IS IN PLACE."
         return " TODAY THIS PAIR DOES NOT RUN IT."
     return " NO HOST WAS LOOKED AT."
 

@@ -180,7 +180,7 @@ def test_17_every_document_of_a_smoke_has_a_separator_after_it() -> None:
 def test_17_a_profile_says_where_separators_stand(profile: str) -> None:
     made = kvpatch("profile", profile, "--lmcache", "0.5.6", "--vllm", "0.32.0").out
     said = " ".join(line.removeprefix("#").strip() for line in made.splitlines())
-    assert "Stands between documents and before the question." in said
+    assert "Stands before each document, the first one too, and before the question." in said
 
 
 def test_19_scaled_rope_is_named_until_its_patch_is_in_place(tmp_path: Path) -> None:
