@@ -13,7 +13,7 @@ from .symbols import ANY, Binding, Class, Function, Module
 
 _T = TypeVar("_T")
 
-_KEPT_TREES = 48
+_KEPT_TREES = 40
 
 
 @dataclass
