@@ -17,7 +17,7 @@ _CORRUPT = (Version("0.3.7"), Version("0.5.4rc3"))
 _CURABLE = (Version("0.4.4"), Version("0.5.7.dev0"))
 """First release that the patch KV009 is made for, and the first that it is not."""
 _FOR_DISK, _FOR_PREEMPTED, _FOR_WHOLE, _FOR_PINS = "KV014", "KV016", "KV017", "KV018"
-_LOADS_NONE = Version("0.31.0")
+LOADS_NONE = Version("0.31.0")
 """From here on vLLM loads nothing of a prompt whose log probs are asked for."""
 _APPLY = "run `kvpatch apply`"
 _PLACEHOLDER = "/dev/null"
@@ -142,7 +142,7 @@ def _needed(context: Context, patch: str, *, packed: bool) -> bool:
     """Whether this configuration needs a patch of its releases."""
     if context.blends:
         return patch != _FOR_DISK or context.disk
-    older = context.vllm is not None and context.vllm < _LOADS_NONE
+    older = context.vllm is not None and context.vllm < LOADS_NONE
     return (
         patch == _FOR_PREEMPTED
         or (patch == _FOR_WHOLE and older)

@@ -69,7 +69,9 @@ def commit(
         if not wanted:
             return Report(None)
         with holding(wanted, disk) as (_, recovered):
-            if any(site.journal() != planned_from[site.key] for site in wanted if planned_from):
+            if planned_from is not None and any(
+                site.journal() != planned_from[site.key] for site in wanted
+            ):
                 return Report(None, recovered=recovered)
             drafts = [draft_commit(site, disk) for site in wanted]
             return _run(drafts, "applying", disk, pycache_prefixes, recovered)

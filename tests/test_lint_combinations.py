@@ -7,11 +7,15 @@ import re
 import pytest
 from kvpatch import key_history, pairs, rules, series
 from kvpatch.absence import Absence
+from kvpatch.curing import curable
 from kvpatch.lint import Surroundings, lint
+from kvpatch.lint_combinations import LOADS_NONE
 from kvpatch.rules import Level
+from kvpatch.templates import load
 from kvpatch.yaml_source import parse_yaml
 from linted import BLEND, NEWEST, ids, only, run, schema
 from packaging.version import Version
+from releases import release_file, vllm_releases
 
 pytestmark = pytest.mark.releases
 
@@ -214,6 +218,17 @@ def test_what_is_served_without_blending_asks_for_the_patches_of_its_own_faults(
     told = [one for one in found if one.rule is rules.PATCHES]
     assert [(one.level, one.key) for one in told] == [(Level.WARNING, key)]
     assert said in told[0].message
+
+
+@pytest.mark.parametrize("release", vllm_releases())
+def test_log_probs_of_a_prompt_ask_for_a_patch_where_vllm_loads_it_all_the_same(
+    release: str,
+) -> None:
+    scheduler = release_file("vllm", release, "vllm/v1/core/sched/scheduler.py")
+    loads = b"request.skip_reading_prefix_cache" not in scheduler
+    assert (Version(release) < LOADS_NONE) is loads
+    needs = load("cpu-offload").needs(curable(Version(NEWEST), Version(release)))
+    assert ("logprobs" in {need.id for need in needs}) is loads
 
 
 @pytest.mark.parametrize(("lmcache", "wrong"), [("0.4.6", True), ("0.4.7", False)])
