@@ -36,6 +36,7 @@ from .pair_checks import (
     template_check,
 )
 from .probe import probe
+from .prompt_size import prompt_mib
 from .remedy import RUN, remedy
 from .rules import Level, one_line
 from .secrecy import masked
@@ -198,6 +199,7 @@ def _linted(seen: Subject, pid: int | None) -> Linted:
         ranks_agree=lambda: seen.pair.cured.get(_RANKS),
         on_cpu=seen.on_cpu,
         config_changed=seen.config_changed,
+        prompt_mib=lambda: prompt_mib(seen.launch),
     )
     return lint(seen.file, seen.schema, key_history.load(), around)
 

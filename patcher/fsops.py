@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .attributes import give, surplus
 from .digest import sha256 as sha256
-from .links import LARGEST, opened_regular
+from .links import opened_regular, read_whole
 from .outcome import ExitCode, KvpatchError
 from .system_errors import environment_error as environment_error
 from .system_errors import environment_errors as environment_errors
@@ -58,16 +58,14 @@ class Disk:
         """The bytes of a file; none of what is no file, such as a pipe that would never end.
 
         Raises:
-            OSError: for what is not there, can't be read or is larger than ``LARGEST``.
+            OSError: for what is not there, can't be read or is larger than ``links.LARGEST``.
         """
         self._before("read", path)
         try:
             with opened_regular(str(path)) as opened:
                 if opened is None:
                     return b""
-                if os.fstat(opened.fileno()).st_size > LARGEST:
-                    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
-                return opened.readall()
+                return read_whole(opened, str(path))
         except OSError as error:
             if error.errno == errno.ENXIO:  # a socket
                 return b""

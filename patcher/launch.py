@@ -221,6 +221,14 @@ class Launch:
         found = [value for one, value in self._pairs if full_name(one) in _spellings({name})]
         return found[-1] if found else None
 
+    def parallel(self, name: str) -> int:
+        """The number that an option gives; 1 where it is not given, or gives none."""
+        text = self.last(name)
+        try:
+            return int(str(text)) if text is not None else 1
+        except ValueError:
+            return 1
+
     def is_unread(self, name: str) -> bool:
         """Whether an option is given with a value that is not known."""
         return bool(self.unread & _spellings({name}))

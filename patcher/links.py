@@ -61,6 +61,18 @@ def opened_regular(file: str) -> Iterator[FileIO | None]:
         os.close(descriptor)
 
 
+def read_whole(opened: FileIO, file: str) -> bytes:
+    """The bytes of a file that is open.
+
+    Raises:
+        OSError: it can't be read, or is larger than :data:`LARGEST`.
+    """
+    size = os.fstat(opened.fileno()).st_size
+    if size > LARGEST:
+        raise OSError(errno.EFBIG, f"{size / 1e6:.0f} MB are too much", file)
+    return opened.readall()
+
+
 def read_regular(file: str) -> bytes | None:
     """The bytes of a file as Python would read them, through any link; None where none is.
 
@@ -71,10 +83,7 @@ def read_regular(file: str) -> bytes | None:
         with opened_regular(file) as opened:
             if opened is None:
                 return None
-            size = os.fstat(opened.fileno()).st_size
-            if size > LARGEST:
-                raise OSError(errno.EFBIG, f"{size / 1e6:.0f} MB are too much", file)
-            return opened.readall()
+            return read_whole(opened, file)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
     except OSError as error:

@@ -92,6 +92,7 @@ class Surroundings:
         ranks_agree: tells whether the patch for several ranks is there; None where nobody looked.
         on_cpu: whether the vLLM is known to be one for CPUs.
         config_changed: whether the process was started before that file was changed.
+        prompt_mib: tells what the longest prompt takes on a rank; None where nobody looked.
     """
 
     environ: Mapping[str, str] | None = None
@@ -105,6 +106,7 @@ class Surroundings:
     ranks_agree: Callable[[], bool | None] | None = None
     on_cpu: bool = False
     config_changed: bool = False
+    prompt_mib: Callable[[], int | None] | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -166,6 +168,7 @@ def lint(file: YamlFile, schema: Schema, history: History, around: Surroundings)
         ranks_agree=around.ranks_agree,
         on_cpu=around.on_cpu,
         config_changed=around.config_changed,
+        prompt_mib=around.prompt_mib,
     )
     named_otherwise = lint_names.stand_ins(context)
     for check in _checks(context):

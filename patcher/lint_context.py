@@ -53,6 +53,7 @@ class Context:
         ranks_agree: tells whether the patch for several ranks is there; None where nobody looked.
         on_cpu: whether the vLLM is known to be one for CPUs.
         config_changed: whether the process was started before that file was changed.
+        prompt_mib: tells what the longest prompt takes on a rank; None where nobody looked.
     """
 
     file: YamlFile
@@ -71,6 +72,7 @@ class Context:
     ranks_agree: Callable[[], bool | None] | None = None
     on_cpu: bool = False
     config_changed: bool = False
+    prompt_mib: Callable[[], int | None] | None = None
 
     @property
     def lmcache(self) -> Version:
@@ -94,11 +96,7 @@ class Context:
 
     def parallel(self, option: str) -> int:
         """The number that the command gives an option; 1 where it gives none, or no number."""
-        text = self.launch.last(option) if self.launch else None
-        try:
-            return int(str(text)) if text is not None else 1
-        except ValueError:
-            return 1
+        return self.launch.parallel(option) if self.launch else 1
 
     @property
     def gds(self) -> bool:

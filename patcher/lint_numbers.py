@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from . import rules
 from .coercion import Seen
-from .lint_context import TENSOR, Context
-from .outcome import KvpatchError
+from .lint_context import Context
 from .rules import Finding, Fix, Level
 from .schema import Unknown
 from .secrecy import shown
@@ -58,7 +56,7 @@ def sizes(context: Context) -> Iterator[Finding]:
         elif unit > 1 and seen.value >= _MOST:
             yield _bytes(context, seen, unit)
         elif unit == MIB and 0 < seen.value < _FEW_MIB:
-            needed = _needed_mib(context)
+            needed = context.prompt_mib() if context.prompt_mib else None
             if needed is None and seen.value < _FEWER_MIB:
                 told = f"{seen.name} is in MiB, and {number} MiB hold but short prompts of most "
                 told += f"models: write {seen.value * (GIB // MIB)} if {number} GiB are meant"
@@ -104,25 +102,6 @@ def blending(context: Context) -> Iterator[Finding]:
     if context.is_set("blend_min_tokens"):
         told = "no LMCache up to 0.5.7rc2 looks at blend_min_tokens: leave it out"
         yield context.found(rules.NO_EFFECT, told, "blend_min_tokens", lower=Level.NOTE)
-
-
-def _needed_mib(context: Context) -> int | None:
-    """What the longest prompt of the command's model takes on a rank; None where not known."""
-    given = context.launch
-    if given is None or not given.known or not Path(given.model or "").is_absolute():
-        return None
-    from .model_config import read_model
-    from .sizing import Wanted, numbers
-
-    longest, dtype = given.last("max-model-len"), given.last("kv-cache-dtype")
-    try:
-        tokens = None if longest is None else int(longest)
-        model = read_model(Path(given.model or ""), longest=tokens)
-        ranks = context.parallel(TENSOR)
-        wanted = Wanted(model=model, ranks=ranks, longest=tokens, kv_dtype=str(dtype or "auto"))
-        return numbers(wanted, gds=True).buffer_mib
-    except (ValueError, KvpatchError):
-        return None
 
 
 def _written(context: Context) -> Iterator[Seen]:

@@ -13,6 +13,7 @@ from .coercion import CONFIG_VARIABLE, PREFIX
 from .lint import Linted, Surroundings, lint
 from .manifest import see_no_manifest
 from .outcome import ExitCode, KvpatchError, Report
+from .prompt_size import prompt_mib
 from .release import Release, find_release
 from .rules import Finding, Level, spelt
 from .schema import Unknown
@@ -100,6 +101,7 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
         release.ranks_agree,
         release.on_cpu,
         _changed(launch, environ, asked.pid),
+        lambda: prompt_mib(launch),
     )
     history = key_history.load()
 

@@ -46,6 +46,7 @@ def run(
     vllm: str | None = None,
     python: tuple[int, ...] | None = None,
     ranks_agree: bool | None = None,
+    prompt_mib: int | None = None,
 ) -> Linted:
     around = Surroundings(
         environ,
@@ -53,6 +54,7 @@ def run(
         vllm=None if vllm is None else Version(vllm),
         python=python,
         ranks_agree=None if ranks_agree is None else lambda: ranks_agree,
+        prompt_mib=lambda: prompt_mib,
     )
     return lint(parse_yaml(text), schema(release), key_history.load(), around)
 

@@ -248,7 +248,7 @@ def test_a_file_too_large_to_be_read_whole_is_told(tmp_path: Path) -> None:
     path = tmp_path / "journal.json"
     with path.open("wb") as stream:
         stream.truncate(LARGEST + 1)
-    with pytest.raises(OSError, match="too large") as caught:
+    with pytest.raises(OSError, match="MB are too much") as caught:
         Disk().read(path)
     assert caught.value.filename == str(path)
 

@@ -368,6 +368,15 @@ def test_a_fresh_profile_for_gds_has_no_warning(tp: int, gpu: int, tmp_path: Pat
     assert (ended.code, found) == (0, [])
 
 
+def test_a_small_gds_buffer_is_held_against_the_model_of_the_command(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    config = tmp_path / "lmcache.yaml"
+    config.write_text("gds_path: /mnt/k\nlocal_cpu: false\ngds_buffer_size: 4\n")
+    serve = f"vllm serve {tmp_path} --max-model-len 4096"
+    _, out, _ = lint(config, "--lmcache", "0.5.6", "--vllm", "0.32.0", "--serve", serve)
+    assert "the longest prompt of the model takes 512 MiB on a rank: write 512" in out
+
+
 def test_the_connector_alone_is_a_configuration(tmp_path: Path) -> None:
     code, out, err = lint("--serve", STARTS, "--lmcache", "0.5.6", "--vllm", "0.21.0")
     assert (code, err) == (0, "")
