@@ -13,7 +13,7 @@ from .finding_checks import finding_check
 from .fsops import Disk
 from .host import Where
 from .host_checks import host_checks, library_check
-from .lint import Linted, Surroundings, lint
+from .lint import Linted, lint
 from .lint_graphs import full_graphs
 from .model_checks import (
     check_layers_check,
@@ -43,6 +43,7 @@ from .secrecy import masked
 from .sizing import Wanted, numbers
 from .storage_checks import storage_checks
 from .subject import Asked, Subject, subject_of
+from .surroundings import Surroundings
 
 LIMIT_S = 10.0
 LOAD_LIMIT_S = 180.0
@@ -189,12 +190,12 @@ def _linted(seen: Subject, pid: int | None) -> Linted:
     """What lint says of the configuration where it runs."""
     python = seen.host.environment.interpreter
     around = Surroundings(
-        seen.environ,
-        pid is not None,
-        seen.launch,
-        seen.vllm,
-        python.version[:2] if python else None,
-        seen.pair.cured.get(_GDS),
+        environ=seen.environ,
+        running=pid is not None,
+        launch=seen.launch,
+        vllm=seen.vllm,
+        python=python.version[:2] if python else None,
+        gds_blends=seen.pair.cured.get(_GDS),
         config_at=seen.config_at,
         ranks_agree=lambda: seen.pair.cured.get(_RANKS),
         on_cpu=seen.on_cpu,

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from packaging.version import Version
-
 from . import (
     lint_attention,
     lint_choices,
@@ -30,11 +28,11 @@ from .lint_context import Context
 from .rules import Finding, Level
 from .schema import Schema
 from .secrecy import without_logins
+from .surroundings import Surroundings
 from .yaml_source import YamlFile
 
 if TYPE_CHECKING:
-    from .absence import Absence
-    from .launch import Launch
+    pass
 
 
 def _options(context: Context) -> Iterator[Finding]:
@@ -74,39 +72,6 @@ _TOGETHER: _Checks = (
     lint_environment.environment,
     lint_environment.handed_on,
 )
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Surroundings:
-    """Where a configuration will run, as far as it was said.
-
-    Attributes:
-        environ: of the process; None where nobody said.
-        running: whether that is the environment of a process that runs.
-        launch: the command that starts vLLM.
-        vllm: its release.
-        python: version of the Python that it runs on.
-        gds_blends: whether the patch for GDS with blending is in place; None where nobody looked.
-        absence: tells which patches that blending needs are not in place; None as before.
-        config_at: where the file that LMCACHE_CONFIG_FILE names is here; empty for as written.
-        ranks_agree: tells whether the patch for several ranks is there; None where nobody looked.
-        on_cpu: whether the vLLM is known to be one for CPUs.
-        config_changed: whether the process was started before that file was changed.
-        prompt_mib: tells what the longest prompt takes on a rank; None where nobody looked.
-    """
-
-    environ: Mapping[str, str] | None = None
-    running: bool = False
-    launch: Launch | None = None
-    vllm: Version | None = None
-    python: tuple[int, ...] | None = None
-    gds_blends: bool | None = None
-    absence: Callable[[], Absence] | None = None
-    config_at: str = ""
-    ranks_agree: Callable[[], bool | None] | None = None
-    on_cpu: bool = False
-    config_changed: bool = False
-    prompt_mib: Callable[[], int | None] | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -151,24 +116,14 @@ def lint(file: YamlFile, schema: Schema, history: History, around: Surroundings)
         around.launch.overrides if around.launch else None,
         alone=not file.written,
     )
+    known = replace(around, environ=environ if environ or around.environ is not None else None)
     context = Context(
         file=file,
         schema=schema,
         history=history,
         effective=seen,
-        environ=environ if environ or around.environ is not None else None,
         whole_environ=around.environ is not None,
-        running=around.running,
-        launch=around.launch,
-        vllm=around.vllm,
-        python=around.python,
-        gds_blends=around.gds_blends,
-        absence=around.absence,
-        config_at=around.config_at,
-        ranks_agree=around.ranks_agree,
-        on_cpu=around.on_cpu,
-        config_changed=around.config_changed,
-        prompt_mib=around.prompt_mib,
+        **vars(known),
     )
     named_otherwise = lint_names.stand_ins(context)
     for check in _checks(context):

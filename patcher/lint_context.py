@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +14,10 @@ from .key_history import History
 from .rules import Finding, Fix, Level, Rule, one_line
 from .schema import Schema
 from .secrecy import masked, shown
+from .surroundings import Surroundings
 from .yaml_source import YamlFile
 
 if TYPE_CHECKING:
-    from .absence import Absence
-    from .launch import Launch
     from .serve_config import Origin
 
 TENSOR = "tensor-parallel-size"
@@ -32,8 +30,8 @@ _NOT_NONE = frozenset({"gds_path", "maru_path", "remote_url", "weka_path"})
 """Those of which LMCache asks whether they are None, so that an empty text is one too."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Context:
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Context(Surroundings):
     """A configuration with all that is known of where it will run.
 
     Attributes:
@@ -41,38 +39,14 @@ class Context:
         schema: of the LMCache release.
         history: of all of them.
         effective: the values as LMCache will have them.
-        environ: of the process; None where nobody said.
-        whole_environ: whether that is all of it, so that what is not there is not set.
-        running: whether it is the environment of a process that runs.
-        launch: the command that starts vLLM; None where nobody said.
-        vllm: its release; None where it is not known.
-        python: version of the target's Python, such as ``(3, 11)``; None where it is not known.
-        gds_blends: whether the patch for GDS with blending is in place; None where nobody looked.
-        absence: tells which patches that blending needs are not in place; None as before.
-        config_at: where the file that LMCACHE_CONFIG_FILE names is here; empty for as written.
-        ranks_agree: tells whether the patch for several ranks is there; None where nobody looked.
-        on_cpu: whether the vLLM is known to be one for CPUs.
-        config_changed: whether the process was started before that file was changed.
-        prompt_mib: tells what the longest prompt takes on a rank; None where nobody looked.
+        whole_environ: whether ``environ`` is all of it, so that what is not there is not set.
     """
 
     file: YamlFile
     schema: Schema
     history: History
     effective: Effective
-    environ: Mapping[str, str] | None = None
     whole_environ: bool = False
-    running: bool = False
-    launch: Launch | None = None
-    vllm: Version | None = None
-    python: tuple[int, ...] | None = None
-    gds_blends: bool | None = None
-    absence: Callable[[], Absence] | None = None
-    config_at: str = ""
-    ranks_agree: Callable[[], bool | None] | None = None
-    on_cpu: bool = False
-    config_changed: bool = False
-    prompt_mib: Callable[[], int | None] | None = None
 
     @property
     def lmcache(self) -> Version:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import key_history
 from .coercion import CONFIG_VARIABLE, PREFIX
-from .lint import Linted, Surroundings, lint
+from .lint import Linted, lint
 from .manifest import see_no_manifest
 from .outcome import ExitCode, KvpatchError, Report
 from .prompt_size import prompt_mib
@@ -18,6 +18,7 @@ from .release import Release, find_release
 from .rules import Finding, Level, spelt
 from .schema import Unknown
 from .secrecy import masked
+from .surroundings import Surroundings
 from .yaml_source import YamlFile, read_yaml
 
 if TYPE_CHECKING:
@@ -90,18 +91,18 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
         if path is None and environ is None and not _says_something(launch):
             raise _nothing_to_check(launch)
     around = Surroundings(
-        environ,
-        asked.pid is not None,
-        launch,
-        release.vllm,
-        release.python,
-        release.gds_blends,
-        release.absence,
-        shown or (str(named[0]) if named else ""),
-        release.ranks_agree,
-        release.on_cpu,
-        _changed(launch, environ, asked.pid),
-        lambda: prompt_mib(launch),
+        environ=environ,
+        running=asked.pid is not None,
+        launch=launch,
+        vllm=release.vllm,
+        python=release.python,
+        gds_blends=release.gds_blends,
+        absence=release.absence,
+        config_at=shown or (str(named[0]) if named else ""),
+        ranks_agree=release.ranks_agree,
+        on_cpu=release.on_cpu,
+        config_changed=_changed(launch, environ, asked.pid),
+        prompt_mib=lambda: prompt_mib(launch),
     )
     history = key_history.load()
 

@@ -8,12 +8,13 @@ from typing import Any
 from . import key_history, rules
 from .coercion import Effective
 from .diagnosis import State
-from .lint import Linted, Surroundings, lint
+from .lint import Linted, lint
 from .model_checks import check_layers_check
 from .model_config import Model
 from .outcome import ExitCode, KvpatchError
 from .rules import Finding, Level
 from .schema import EXTRA, Schema
+from .surroundings import Surroundings
 from .templates import Pair, Template, like
 from .yaml_source import parse_yaml
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from kvpatch import key_history, rules
 from kvpatch.launch_script import parse_launch
-from kvpatch.lint import Linted, Surroundings, lint
+from kvpatch.lint import Linted, lint
 from kvpatch.rules import Finding, Level
 from kvpatch.schema import Schema
+from kvpatch.surroundings import Surroundings
 from kvpatch.yaml_source import parse_yaml
 from lmcache_config import schema_of
 from packaging.version import Version

@@ -8,9 +8,10 @@ import pytest
 from kvpatch import key_history, rules
 from kvpatch.attention_backend import ANY_SPARSE
 from kvpatch.launch_script import parse_launch
-from kvpatch.lint import Linted, Surroundings, lint
+from kvpatch.lint import Linted, lint
 from kvpatch.rules import Level
 from kvpatch.serve_config import converted
+from kvpatch.surroundings import Surroundings
 from kvpatch.yaml_source import parse_yaml
 from linted import BARE, BLEND, LMCACHE, NEWEST, ids, only, run, schema
 from packaging.version import Version

@@ -8,9 +8,10 @@ import pytest
 from kvpatch import key_history, pairs, rules, series
 from kvpatch.absence import Absence
 from kvpatch.curing import curable
-from kvpatch.lint import Surroundings, lint
+from kvpatch.lint import lint
 from kvpatch.lint_combinations import LOADS_NONE
 from kvpatch.rules import Level
+from kvpatch.surroundings import Surroundings
 from kvpatch.templates import load
 from kvpatch.yaml_source import parse_yaml
 from linted import BLEND, NEWEST, ids, only, run, schema

@@ -32,7 +32,14 @@ def context(
     file, schema = parse_yaml(text), schema_of(release)
     launch = None if serve is None else parse_launch(serve)
     seen = effective(schema, file.values, environ, launch.overrides if launch else None)
-    return Context(file, schema, key_history.load(), seen, environ=environ, launch=launch)
+    return Context(
+        file=file,
+        schema=schema,
+        history=key_history.load(),
+        effective=seen,
+        environ=environ,
+        launch=launch,
+    )
 
 
 def at(found: rules.Finding) -> tuple[str, int, int, Fix | None]:

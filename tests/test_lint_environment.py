@@ -6,8 +6,9 @@ import pytest
 from kvpatch import key_history
 from kvpatch.launch import Launch
 from kvpatch.launch_script import parse_launch
-from kvpatch.lint import Surroundings, lint
+from kvpatch.lint import lint
 from kvpatch.shell_state import Withheld
+from kvpatch.surroundings import Surroundings
 from kvpatch.yaml_source import YamlFile, parse_yaml
 from linted import LMCACHE, schema
 

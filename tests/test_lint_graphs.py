@@ -7,8 +7,9 @@ import re
 import pytest
 from kvpatch import key_history, rules
 from kvpatch.launch_script import parse_launch
-from kvpatch.lint import Surroundings, lint
+from kvpatch.lint import lint
 from kvpatch.rules import Level
+from kvpatch.surroundings import Surroundings
 from kvpatch.yaml_source import parse_yaml
 from linted import BARE, BLEND, LMCACHE, NEWEST, ids, only, run, schema
 from packaging.version import Version

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from kvpatch import key_history, rules
 from kvpatch.launch_script import parse_launch
-from kvpatch.lint import Linted, Surroundings, lint
+from kvpatch.lint import Linted, lint
 from kvpatch.rules import Finding, Level
 from kvpatch.serve_config import ServeConfig, converted
 from kvpatch.serve_option import launch_of
+from kvpatch.surroundings import Surroundings
 from kvpatch.yaml_source import parse_yaml
 from linted import BARE, BLEND, LMCACHE, NEWEST, ids, only, run, schema
 from packaging.version import Version

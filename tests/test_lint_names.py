@@ -11,11 +11,12 @@ import pytest
 from kvpatch import key_history, rules
 from kvpatch.curing import curable
 from kvpatch.key_history import SUCCESSORS
-from kvpatch.lint import Surroundings, lint
+from kvpatch.lint import lint
 from kvpatch.mend import mended
 from kvpatch.outcome import KvpatchError
 from kvpatch.render import render
 from kvpatch.rules import Finding, Level
+from kvpatch.surroundings import Surroundings
 from kvpatch.templates import names
 from kvpatch.yaml_source import YamlFile, parse_yaml
 from linted import LMCACHE, NEWEST, only, run, schema, value

@@ -6,9 +6,10 @@ import pytest
 from kvpatch import rules
 from kvpatch.key_history import load
 from kvpatch.launch_script import parse_launch
-from kvpatch.lint import Surroundings, lint
+from kvpatch.lint import lint
 from kvpatch.rules import Level
 from kvpatch.serve_config import converted
+from kvpatch.surroundings import Surroundings
 from kvpatch.yaml_source import parse_yaml
 from linted import BARE, LMCACHE, run, schema
 from packaging.version import Version

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from kvpatch import key_history
 from kvpatch.launch import Launch, from_arguments
-from kvpatch.lint import Surroundings, lint
+from kvpatch.lint import lint
 from kvpatch.lint_unsure import note
 from kvpatch.shell_state import Unsure
 from kvpatch.shell_variables import Argument
+from kvpatch.surroundings import Surroundings
 from kvpatch.yaml_source import parse_yaml
 from linted import schema
 

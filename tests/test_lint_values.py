@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from kvpatch import key_history, rules
-from kvpatch.lint import Surroundings, lint
+from kvpatch.lint import lint
 from kvpatch.mend import _rewritten
 from kvpatch.rules import IMPOSSIBLE, Finding, Level
+from kvpatch.surroundings import Surroundings
 from kvpatch.yaml_source import YamlFile
 from linted import BLEND, LMCACHE, NEWEST, ids, only, run, schema, value
 from lmcache_config import executed

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kvpatch import key_history
-from kvpatch.lint import Surroundings, lint
+from kvpatch.lint import lint
 from kvpatch.mend import mended, write_over
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.rules import UNKNOWN_KEY, Finding, Fix
 from kvpatch.schema import Schema
+from kvpatch.surroundings import Surroundings
 from kvpatch.yaml_source import YamlFile, parse_yaml
 from lmcache_config import schema_of
 

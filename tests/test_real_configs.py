@@ -14,7 +14,7 @@ from kvpatch.curing import curable
 from kvpatch.env_format import variables
 from kvpatch.key_history import load
 from kvpatch.launch_script import parse_launch
-from kvpatch.lint import Surroundings, lint
+from kvpatch.lint import lint
 from kvpatch.model_config import parse_model
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.render import Rendered, render
@@ -22,6 +22,7 @@ from kvpatch.rules import CORRUPTS, Level
 from kvpatch.schema import CONFIG
 from kvpatch.schema_source import parse_schema
 from kvpatch.sizing import Wanted
+from kvpatch.surroundings import Surroundings
 from kvpatch.templates import profiles
 from kvpatch.yaml_source import parse_yaml
 from lmcache_config import executed, schema_of

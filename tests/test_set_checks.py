@@ -6,11 +6,12 @@ import pytest
 from commands import kvpatch
 from kvpatch import key_history
 from kvpatch.curing import curable
-from kvpatch.lint import Surroundings, lint
+from kvpatch.lint import lint
 from kvpatch.outcome import ExitCode, KvpatchError
 from kvpatch.render import render
 from kvpatch.rules import Level
 from kvpatch.set_checks import check
+from kvpatch.surroundings import Surroundings
 from kvpatch.templates import Pair, load
 from kvpatch.yaml_source import parse_yaml
 from linted import schema
