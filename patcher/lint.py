@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from . import (
     lint_attention,
     lint_choices,
     lint_combinations,
+    lint_connector,
     lint_environment,
     lint_hashing,
     lint_launch,
@@ -30,9 +30,6 @@ from .schema import Schema
 from .secrecy import without_logins
 from .surroundings import Surroundings
 from .yaml_source import YamlFile
-
-if TYPE_CHECKING:
-    pass
 
 
 def _options(context: Context) -> Iterator[Finding]:
@@ -69,6 +66,7 @@ _TOGETHER: _Checks = (
     lint_parallel.slices,
     lint_parallel.adapters,
     lint_attention.attention,
+    lint_connector.requests,
     lint_environment.environment,
     lint_environment.handed_on,
 )

@@ -11,6 +11,7 @@ from packaging.version import Version
 from . import rules
 from .coercion import CONFIG_VARIABLE, PREFIX
 from .key_history import SUCCESSORS, nearest
+from .lint_connector import reads_itself
 from .lint_context import Context
 from .rules import Finding, Fix, Level, one_line
 from .schema import EXTRA, Key
@@ -63,6 +64,8 @@ def overrides(context: Context) -> Iterator[Finding]:
             told += f'form makes: give kv_connector_extra_config as JSON, with "{shown}" in it'
             yield context.written(Finding(rules.OVERRIDE, told, shown, "launch"))
     for name in context.launch.overrides:
+        if reads_itself(context, name):
+            continue
         shown = f"lmcache.{one_line(name)}"
         if not context.schema.reading.overrides:
             told = f"LMCache {context.schema.version} reads no {shown}"

@@ -437,6 +437,20 @@ ATTENTION = _rule(
     "LMCache's blender is built for vLLM's FlashAttention alone, and stops the engine at its start "
     "with another: Attention backend ... is not supported in LMCache.",
 )
+EMBEDS = _rule(
+    "075",
+    "prompt-embeds",
+    Level.ERROR,
+    "LMCache's connector counts the tokens of each request, and one that is given as embeddings "
+    "has none: object of type 'NoneType' has no len().",
+)
+LOAD_CAP = _rule(
+    "076",
+    "load-cap",
+    Level.ERROR,
+    "LMCache cuts a hit to whole chunks of that many tokens; blended segments end anywhere, and "
+    "the engine dies at the first blend, or stops at its start with KV008.",
+)
 FORGOTTEN = _rule(
     "080",
     "forgotten-at-restart",

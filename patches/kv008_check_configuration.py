@@ -55,6 +55,21 @@ def _kvpatch_check_blending(config, vllm_config):
             "behind what vLLM has, and the engine dies. Start vLLM with "
             "--no-enable-prefix-caching, or leave blending off."
         )
+    window = getattr(vllm_config.cache_config, "sliding_window", None)
+    if isinstance(window, int) and window < vllm_config.model_config.max_model_len:
+        raise ValueError(
+            f"kvpatch: enable_blending does not go with a model whose layers have a sliding window "
+            f"({window} tokens): vLLM gives blocks away before a longer prompt is stored, so "
+            "chunks would hold what others computed. Start vLLM with --disable-sliding-window, "
+            "which takes prompts of that length at most, or leave blending off."
+        )
+    extra = vllm_config.kv_transfer_config.kv_connector_extra_config or {}
+    if int(extra.get("lmcache.max_tokens_per_load") or 0) > 0:
+        raise ValueError(
+            "kvpatch: enable_blending does not go with lmcache.max_tokens_per_load: it cuts hits "
+            "inside of a segment, and the first blend dies. Take it out of "
+            "kv_connector_extra_config, or leave blending off."
+        )
 '''
 
 CALL = """
@@ -111,7 +126,9 @@ PATCH = Patch(
     why="LMCache accepts enable_blending without use_layerwise and then uses cached segments "
     "without blending them; without check layers and ratios it dies at the first blend. It can't "
     "blend in pipeline stages, over decode context parallel ranks, with LoRA and with vLLM's "
-    "prefix caching, where it dies at the first shared prefix that fills a chunk.",
+    "prefix caching, where it dies at the first shared prefix that fills a chunk; nor with "
+    "lmcache.max_tokens_per_load, or where every layer has a sliding window shorter than a "
+    "prompt, of which vLLM has given blocks away when it is stored.",
     how="Stops at start with a sentence that names the setting; without enable_blending nothing is "
     "looked at.",
     upstream="https://github.com/LMCache/LMCache/pull/4157",

@@ -165,6 +165,8 @@ ALONE = SimpleNamespace(
     parallel_config=SimpleNamespace(pipeline_parallel_size=1, decode_context_parallel_size=1),
     lora_config=None,
     cache_config=SimpleNamespace(enable_prefix_caching=False),
+    model_config=SimpleNamespace(max_model_len=2048),
+    kv_transfer_config=SimpleNamespace(kv_connector_extra_config={}),
 )
 
 
@@ -219,6 +221,32 @@ def test_blending_stops_with_prefix_caching(release: str) -> None:
     # As a vLLM has it that leaves it to others, and makes nothing of it.
     check(release, cached(None), **WHOLE)
     check(release, cached(True), enable_blending=False)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_blending_stops_where_every_layer_has_a_window_that_prompts_are_longer_than(
+    release: str,
+) -> None:
+    def windowed(window: object) -> SimpleNamespace:
+        cache = SimpleNamespace(enable_prefix_caching=False, sliding_window=window)
+        return vllm_with(cache_config=cache)
+
+    with pytest.raises(ValueError, match="Start vLLM with --disable-sliding-window, "):
+        check(release, windowed(2047), **WHOLE)
+    for window in (None, 2048, 4096):
+        check(release, windowed(window), **WHOLE)
+    check(release, windowed(96), enable_blending=False)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_blending_stops_where_loads_are_capped(release: str) -> None:
+    def capped(extra: object) -> SimpleNamespace:
+        return vllm_with(kv_transfer_config=SimpleNamespace(kv_connector_extra_config=extra))
+
+    with pytest.raises(ValueError, match="Take it out of kv_connector_extra_config, or "):
+        check(release, capped({"lmcache.max_tokens_per_load": "128"}), **WHOLE)
+    for extra in ({"lmcache.max_tokens_per_load": 0}, {"use_layerwise": True}, {}, None):
+        check(release, capped(extra), **WHOLE)
 
 
 def test_keys_that_a_release_does_not_have_are_not_asked_for() -> None:
