@@ -18,9 +18,11 @@ pytestmark = [pytest.mark.releases, pytest.mark.tensors]
 
 ADAPTER = "lmcache/integration/vllm/vllm_v1_adapter.py"
 RELEASES = ["0.3.4", "0.3.6", "0.3.9.post2", "0.3.10", "0.4.4", "0.5.6"]
-NAMES = ("LMCacheConnectorV1Impl", "_kvpatch_computed_whole")
+RENEWING = ["0.4.3", "0.4.7", "0.5.1", "0.5.6"]
+NAMES = ("LMCacheConnectorV1Impl", "_kvpatch_computed_whole", "_kvpatch_promised")
 BLOCK, BLOCKS = 16, 9
 HALF = BLOCKS // 2 * BLOCK
+PIN_TIMEOUT = 300
 
 
 class Lookup:
@@ -33,9 +35,30 @@ class Lookup:
     def lookup_cache(self, lookup_id: str) -> int | None:
         return self.unknown
 
+    def clear_lookup_status(self, lookup_id: str) -> None:
+        pass
+
     def lookup(self, tokens: Any, **_: Any) -> int:
         self.asked += 1
         return len(tokens)
+
+
+class RememberingLookup(Lookup):
+    """One that remembers what it found for a request, as LMCache's do."""
+
+    def __init__(self) -> None:
+        super().__init__(-1)
+        self.found: dict[str, int] = {}
+
+    def lookup_cache(self, lookup_id: str) -> int | None:
+        return self.found.get(lookup_id, -1)
+
+    def clear_lookup_status(self, lookup_id: str) -> None:
+        self.found.pop(lookup_id, None)
+
+    def lookup(self, tokens: Any, lookup_id: str = "", **_: Any) -> int:
+        self.found[lookup_id] = super().lookup(tokens)
+        return self.found[lookup_id]
 
 
 def connector(text: str, *, blends: bool = True) -> Any:
@@ -55,7 +78,12 @@ def connector(text: str, *, blends: bool = True) -> Any:
     made = object.__new__(space["LMCacheConnectorV1Impl"])
     cache = SimpleNamespace(num_gpu_blocks=BLOCKS, block_size=BLOCK)
     made._parent = SimpleNamespace(_vllm_config=SimpleNamespace(cache_config=cache))
-    made.config = SimpleNamespace(enable_blending=blends, min_retrieve_tokens=0)
+    made.config = SimpleNamespace(
+        enable_blending=blends,
+        min_retrieve_tokens=0,
+        pin_timeout_sec=PIN_TIMEOUT,
+        use_layerwise=True,
+    )
     made.kv_role = "kv_both"
     # LMCache 0.3.10 takes none for a request that it doesn't know, and newer ones -1.
     made.lookup_client = Lookup(-1 if ") != -1:" in text else None)
@@ -68,11 +96,11 @@ def connector(text: str, *, blends: bool = True) -> Any:
     return made
 
 
-def matched(made: Any, tokens: int, generated: int = 0, **more: Any) -> int:
+def matched(made: Any, tokens: int, generated: int = 0, name: str = "a", **more: Any) -> int:
     """How many tokens a request of that length is to load; it may have more than it must."""
     ids = list(range(tokens))
     request = SimpleNamespace(
-        request_id="a",
+        request_id=name,
         all_token_ids=ids,
         prompt_token_ids=ids[: tokens - generated],
         num_tokens=tokens,
@@ -144,3 +172,67 @@ def test_its_priority_is_kept_for_what_it_stores(release: str) -> None:
     made = connector(patched_text(release, ADAPTER))
     matched(made, HALF + 1)
     assert made._requests_priority == {"a": 3}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time in seconds, in a list of one."""
+    now = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    return now
+
+
+def waiting(release: str) -> Any:
+    made = connector(patched_text(release, ADAPTER))
+    made.lookup_client = RememberingLookup()
+    return made
+
+
+@pytest.mark.parametrize("release", RENEWING)
+def test_a_request_that_waits_is_looked_up_anew_before_its_pins_are_given_up(
+    release: str, clock: list[float]
+) -> None:
+    made = waiting(release)
+    asked = []
+    for seconds in range(0, 3 * PIN_TIMEOUT, 10):
+        clock[0] = 1000.0 + seconds
+        assert matched(made, HALF) == HALF - 1
+        asked.append(made.lookup_client.asked)
+    # Nothing is asked for again at once, and never a pin gets as old as it may.
+    assert asked[:4] == [1, 1, 1, 1]
+    steps = [place for place in range(1, len(asked)) if asked[place] > asked[place - 1]]
+    assert max(b - a for a, b in zip([0, *steps], steps, strict=False)) * 10 < PIN_TIMEOUT / 2
+    assert len(steps) > 2
+
+
+@pytest.mark.parametrize("release", RENEWING)
+def test_a_request_that_was_left_alone_for_long_is_looked_up_anew(
+    release: str, clock: list[float]
+) -> None:
+    made = waiting(release)
+    matched(made, HALF)
+    clock[0] += 10 * PIN_TIMEOUT
+    # Others come and go meanwhile, and nothing is kept of them for good.
+    for number in range(50):
+        matched(made, HALF, name=f"other {number}")
+        clock[0] += PIN_TIMEOUT
+    assert len(made._kvpatch_asked) < 5
+    before = made.lookup_client.asked
+    matched(made, HALF)
+    assert made.lookup_client.asked == before + 1
+
+
+@pytest.mark.parametrize("release", RENEWING)
+def test_without_layers_and_while_a_lookup_goes_on_nothing_is_asked_again(
+    release: str, clock: list[float]
+) -> None:
+    made = waiting(release)
+    made.config.use_layerwise = False
+    matched(made, HALF)
+    clock[0] += PIN_TIMEOUT
+    matched(made, HALF)
+    assert made.lookup_client.asked == 1
+    made.config.use_layerwise = True
+    made.lookup_client.found["a"] = None
+    assert matched(made, HALF) is None
+    assert made.lookup_client.asked == 1

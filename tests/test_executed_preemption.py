@@ -45,7 +45,8 @@ class Scheduler:
     """Schedules one request on a release's connector, as an old vLLM does or a newer one."""
 
     def __init__(self, text: str, *, listed: bool = False, blends: bool = False) -> None:
-        guard = ["_kvpatch_computed_whole"] if "_kvpatch_computed_whole" in text else []
+        asked = ("_kvpatch_computed_whole", "_kvpatch_promised")
+        guard = [name for name in asked if f"def {name}(" in text]
         space = executed(
             text,
             [*DEFINITIONS, *guard],
@@ -92,8 +93,10 @@ class Scheduler:
             config=SimpleNamespace(
                 enable_blending=blends,
                 min_retrieve_tokens=0,
+                pin_timeout_sec=300,
                 priority_limit=None,
                 save_decode_cache=False,
+                use_layerwise=True,
             ),
             force_skip_save=False,
             kv_role="kv_both",
