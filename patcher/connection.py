@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator, Sequence
 from posixpath import commonpath
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 from . import local_files
 from .index_config import Index, certificates, configured, extras, proxies, trusted
 from .outcome import ExitCode, KvpatchError
+from .pip_command import pip_install
 from .trusted import TrustedHosts
 
 if TYPE_CHECKING:
@@ -93,7 +95,7 @@ def missing_extra() -> KvpatchError:
     return KvpatchError(
         "no-validate-extra",
         "reading releases from a package index needs libraries that are not installed",
-        'run pip install "kvpatch[validate]"',
+        f"run {pip_install(sys.executable, 'kvpatch[validate]')}",
         ExitCode.ENVIRONMENT,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from .contract import ADAPTER
 from .diagnosis import Check, fail, not_checked, ok, warn
 from .needs import Failure, Pair
 from .pair_checks import requirement
+from .pip_command import pip_install
 from .probe import Answer, probe
 from .stack import UNWANTED
 
@@ -105,4 +105,4 @@ def dependencies_check(
 def _install(python: Path, wanted: Iterable[str], torch: str | None) -> str:
     """The command, with the installed torch pinned: pip would take another one for its sake."""
     pin = [f"torch=={torch}"] if torch else []
-    return shlex.join([str(python), "-m", "pip", "install", *wanted, *pin])
+    return pip_install(python, *wanted, *pin)

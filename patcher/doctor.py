@@ -25,7 +25,9 @@ from .model_fit import separator_row
 from .model_runner import VARIABLE
 from .outcome import ExitCode, KvpatchError, Report
 from .pair_checks import (
+    CLI,
     catalogue_check,
+    command_check,
     distributions,
     extension_check,
     flashinfer_check,
@@ -133,9 +135,12 @@ def _pair(seen: Subject) -> Iterator[Check]:
         full = full and not seen.on_cpu
         inside = seen.launch is None or not seen.launch.elsewhere(seen.vllm)
         yield runner_check(template, seen.vllm, said, full=full, inside=inside)
+        named = seen.host.environment.packages["vllm"].distribution
+        command = command_check(named, seen.host.tree.content("vllm", CLI))
+        yield from [command] if command else []
     found = distributions(seen.site)
-    yield pins_check(found, "transformers")
-    yield flashinfer_check(found)
+    yield pins_check(found, "transformers", seen.python)
+    yield flashinfer_check(found, seen.python)
     if template.kind == "vllm":
         yield not_checked("LMCache's extension", f"{template.name} does without LMCache")
     elif seen.python is None:
@@ -264,7 +269,7 @@ def _gds(seen: Subject, asked: Asked) -> Iterator[Check]:
         return
     if seen.python is not None:
         found = probe("stack_probe", ["cufile", str(seen.site)], limit=LIMIT_S, python=seen.python)
-        yield library_check(found)
+        yield library_check(found, seen.python)
     yield from host_checks(probe("host_probe", ["/"], limit=LIMIT_S), nfs=nfs)
 
 

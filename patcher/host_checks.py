@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from .diagnosis import Check, fail, not_checked, ok, warn
+from .pip_command import pip_install
 from .probe import Answer
 
 _LOCKED = 2**30
 
 
-def library_check(answer: Answer) -> Check:
-    """Whether the loader finds libcufile by the name that LMCache's Python module asks for."""
+def library_check(answer: Answer, python: Path | None = None) -> Check:
+    """Whether the loader finds libcufile by the name that LMCache's Python module asks for.
+
+    ``python`` is the interpreter that a command installs into.
+    """
     name = "libcufile"
     if answer.facts is None:
         return not_checked(name, answer.problem)
     loads, wheels = answer.facts["loads"], answer.facts["wheels"]
     if loads["libcufile.so"] == "ok":
         if not answer.facts["module"]:
-            todo = "pip install cufile-python"
+            todo = pip_install(python, "cufile-python")
             return fail(name, "the loader finds it, but the Python module cufile is missing", todo)
         return ok(name, "the loader finds libcufile.so")
     wheel = next((path for path in wheels if path.endswith(".so.0")), None)

@@ -30,7 +30,11 @@ _OPEN = frozenset({"AUTO", "CUSTOM", "CUTLASS_MSA", "TRITON_MSA"})
 
 def attention(context: Context) -> Iterator[Finding]:
     """A back end that LMCache does not blend with, named for vLLM."""
-    if not context.blends or context.on_cpu:
+    if not context.blends:
+        return
+    if context.on_cpu:
+        told = "this vLLM is built for CPUs, on which LMCache does not blend: serve it with a GPU"
+        yield context.found(rules.NO_GPU, told, "enable_blending")
         return
     extra = context.value("extra_config")
     right = blended_with(extra, context.lmcache)

@@ -49,7 +49,7 @@ def blending(context: Context) -> Iterator[Finding]:
             fix = Fix("set", name, value=True)
             yield context.found(rules.UNFULL, message, _either(context, name), fix=fix)
     separator = context.value("blend_special_str")
-    if isinstance(separator, str) and not separator.strip():
+    if separator == "":
         fix = Fix("set", "blend_special_str", value=" # # ")
         yield context.found(rules.SEPARATOR, "the separator is empty", "blend_special_str", fix=fix)
 

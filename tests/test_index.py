@@ -245,7 +245,7 @@ def test_without_the_extra_the_message_says_how_to_get_it(
     with pytest.raises(KvpatchError) as caught:
         releases("demo", index=Index("https://index.invalid/simple"))
     assert caught.value.code == "no-validate-extra"
-    assert 'pip install "kvpatch[validate]"' in caught.value.hint
+    assert f"{sys.executable} -m pip install 'kvpatch[validate]'" in caught.value.hint
     assert caught.value.exit_code is ExitCode.ENVIRONMENT
 
 

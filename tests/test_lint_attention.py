@@ -136,6 +136,7 @@ def test_a_vllm_for_cpus_has_one_of_its_own() -> None:
         around = Surroundings(launch=launch, vllm=Version("0.32.0"), on_cpu=on_cpu)
         linted = lint(parse_yaml(BLEND), schema(NEWEST), key_history.load(), around)
         assert (NAME in ids(linted)) is not on_cpu
+        assert (rules.NO_GPU.name in ids(linted, Level.WARNING)) is on_cpu
 
 
 def test_vllms_own_file_is_told_at_its_line() -> None:

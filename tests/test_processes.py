@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from kvpatch.locate import Environment, Installed, Interpreter
-from kvpatch.processes import Running, running
+from kvpatch.outcome import ExitCode, KvpatchError
+from kvpatch.processes import Running, running, server_behind
 from sites import VLLM, install
 
 KVPATCH, SHELL = 500, 400
@@ -218,6 +219,22 @@ def test_a_symlinked_site_folder_is_compared_by_where_it_leads(host: Host, tmp_p
     host.start(11, host.python, f"{host.prefix}/bin/vllm", "serve")
     found = running(host.environment(prefix=alias), proc=host.proc, own=KVPATCH)
     assert [each.pid for each in found] == [10, 11]
+
+
+def test_of_an_engine_and_its_workers_the_server_counts(host: Host) -> None:
+    host.start(20, host.python, "-m", "vllm.entrypoints.openai.api_server")
+    host.start(21, "VLLM::EngineCore", parent=20)
+    host.start(22, "VLLM::Worker_TP1", parent=21)
+    assert [server_behind(pid, host.proc) for pid in (20, 21, 22)] == [20, 20, 20]
+    # Whoever reads that one next says that it is not there.
+    assert server_behind(99, host.proc) == 99
+
+
+def test_an_engine_whose_server_is_gone_is_told(host: Host) -> None:
+    host.start(21, "VLLM::EngineCore", parent=1)
+    with pytest.raises(KvpatchError, match="process 21 wrote a title") as caught:
+        server_behind(21, host.proc)
+    assert caught.value.exit_code is ExitCode.ENVIRONMENT
 
 
 def test_without_proc_or_vllm_nothing_runs(host: Host, tmp_path: Path) -> None:

