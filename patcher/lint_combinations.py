@@ -9,6 +9,7 @@ from packaging.version import Version
 
 from . import layer_dtype, rules
 from .lint_context import Context
+from .lint_hashing import hashes_none
 from .rules import Finding, Fix, Level
 
 _GDS = "GdsBackend"
@@ -97,11 +98,17 @@ def _curable(context: Context) -> bool:
 
 def _instead(context: Context, profile: str) -> str:
     """What to take where no patch helps: other releases, or another profile."""
+    from . import pairs
     from .curing import curable
     from .ways_out import instead
 
     pair = replace(curable(context.lmcache, context.vllm), by_layer=context.by_layer)
-    told = instead(profile, pair)
+    known = map(Version, pairs.load().lmcache)
+    # Where GDS is wanted, one release's fault is no cure of another's.
+    lost = context.gds and context.python is not None
+    told = instead(
+        profile, pair, [one for one in known if not (lost and hashes_none(one, context.python))]
+    )
     return told or "take another release of LMCache: `kvpatch validate` says which blend"
 
 

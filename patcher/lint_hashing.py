@@ -60,6 +60,12 @@ def _not_taken(context: Context, algorithm: str) -> Finding:
     return context.found(rules.HASH, f"{told} and takes Python's own hash; {right}", _NAME)
 
 
+def hashes_none(lmcache: Version, python: tuple[int, ...] | None) -> bool:
+    """Whether keys of a release differ in every process on that Python, or on one not known."""
+    first, fixed = _HASH_NONE
+    return first <= lmcache < fixed and (python is None or python < (3, 12))
+
+
 def _seed(context: Context) -> Iterator[Finding]:
     # LMCache knows what is on local_disk in its own process alone.
     kept = ("gds_path", "remote_url", "weka_path", "maru_path")
@@ -78,8 +84,7 @@ def _seed(context: Context) -> Iterator[Finding]:
     else:
         return
     key = where or _NAME
-    first, fixed = _HASH_NONE
-    if first <= context.lmcache < fixed and (context.python is None or context.python < (3, 12)):
+    if hashes_none(context.lmcache, context.python):
         message = (
             f"{why}, and LMCache {context.schema.version} hashes None: with Python older than 3.12 "
             "keys differ in every process whatever PYTHONHASHSEED says"

@@ -31,7 +31,7 @@ _CATALOGUE = re.compile(r"(?m)^( {4}catalogue   ).*$")
 UNPATCHED = {
     "X": "no patch: refused, with the nearest pair that works",
     "C": "otherwise refused, with the nearest pair that works",
-    "V": "no patch: launch settings, which `status` and the profiles give",
+    "V": "no patch: launch settings, which `compat` and the profiles give",
 }
 """What becomes of a letter that no patch cures, or of what patches leave of it."""
 

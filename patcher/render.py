@@ -182,7 +182,7 @@ def _instead(name: str, schema: Schema) -> str:
     if renaming is not None:
         return f"it is {renaming.name} here (LMCache {renaming.since} renamed it)"
     close = key_history.nearest(name, [*schema.keys])
-    return f"the nearest is {close}" if close else "`kvpatch lint` says which keys it has"
+    return f"the nearest is {close}" if close else "`kvpatch profile` without --set shows its keys"
 
 
 def _folder(

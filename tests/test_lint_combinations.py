@@ -266,3 +266,17 @@ def test_a_separator_of_blanks_is_a_separator(separator: str) -> None:
     assert rules.SEPARATOR not in {one.rule for one in run(blank).findings}
     empty = run(f'{BLEND}blend_special_str: ""\n')
     assert rules.SEPARATOR in {one.rule for one in empty.findings}
+
+
+@pytest.mark.parametrize("python", [(3, 11), (3, 12)])
+def test_the_release_to_take_for_gds_keeps_its_keys_on_that_python(python: tuple[int, ...]) -> None:
+    text = "gds_path: /mnt/k\nlocal_cpu: false\ncufile_buffer_size: 4096\n"
+
+    def told(release: str) -> list[str]:
+        findings = run(text, release, vllm="0.11.0", python=python).findings
+        return [one.message for one in findings if one.rule in (rules.CORRUPTS, rules.SEED)]
+
+    (mixed,) = [one for one in told("0.3.9.post2") if "mix up" in one]
+    right = re.search(r"take LMCache (\S+), or ", mixed)
+    assert right is not None
+    assert not [one for one in told(right[1]) if "mix up" in one or "hashes None" in one]
