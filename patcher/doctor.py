@@ -135,10 +135,12 @@ def _pair(seen: Subject) -> Iterator[Check]:
         full = full and not seen.on_cpu
         inside = seen.launch is None or not seen.launch.elsewhere(seen.vllm)
         yield runner_check(template, seen.vllm, said, full=full, inside=inside)
-        named = seen.host.environment.packages["vllm"].distribution
-        command = command_check(named, seen.host.tree.content("vllm", CLI))
-        yield from [command] if command else []
     found = distributions(seen.site)
+    if vllm := seen.host.environment.packages.get("vllm"):
+        main = seen.host.tree.content("vllm", CLI)
+        beside = found if vllm.site == seen.site else distributions(vllm.site)
+        command = command_check(beside, vllm.distribution, main)
+        yield from [command] if command else []
     yield pins_check(found, "transformers", seen.python)
     yield flashinfer_check(found, seen.python)
     if template.kind == "vllm":

@@ -144,14 +144,17 @@ CLI = "vllm/entrypoints/cli/main.py"
 _VERSION_OF_VLLM = re.compile(rb"""metadata\.version\(\s*["']vllm["']\s*\)""")
 
 
-def command_check(distribution: str, main: bytes | None) -> Check | None:
+def command_check(
+    found: Mapping[str, tuple[str, tuple[str, ...]]], distribution: str, main: bytes | None
+) -> Check | None:
     """Whether ``vllm serve`` starts where vLLM is installed by another name; None where it does.
 
     Args:
-        distribution: the name.
+        found: what is installed beside it, a mere name of vllm included.
+        distribution: the name that it is installed by.
         main: ``vllm/entrypoints/cli/main.py``; None where it is not there.
     """
-    if canonicalize_name(distribution) == "vllm" or not _VERSION_OF_VLLM.search(main or b""):
+    if "vllm" in found or not _VERSION_OF_VLLM.search(main or b""):
         return None
     return warn(
         "vllm serve",

