@@ -36,12 +36,10 @@ _PROMISED = "_kvpatch_promised(self, req_id)"
 
 PROMISED = '''
 def _kvpatch_promised(self, req_id):
-    """The hit that a waiting request was told; -1 where it is to be looked up, or looked up anew.
-
-    kvpatch KV018: LMCache gives pins up after pin_timeout_sec, and another lookup renews them.
-    """
+    """The hit that a waiting request was told; -1 where it is to be looked up, or looked up anew."""
     from time import monotonic
 
+    # kvpatch KV018: LMCache gives pins up after pin_timeout_sec, and another lookup renews them.
     promised = self.lookup_client.lookup_cache(lookup_id=req_id)
     if promised is None or not self.config.use_layerwise:
         return promised
