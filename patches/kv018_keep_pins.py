@@ -36,7 +36,7 @@ _PROMISED = "_kvpatch_promised(self, req_id)"
 
 PROMISED = '''
 def _kvpatch_promised(self, req_id):
-    """The hit that a waiting request was told; -1 where it is to be looked up, or looked up anew."""
+    """The hit that a waiting request was told; -1 where it is to be looked up, or anew."""
     from time import monotonic
 
     # kvpatch KV018: LMCache gives pins up after pin_timeout_sec, and another lookup renews them.
