@@ -582,7 +582,7 @@ def test_a_tokenizer_that_can_not_be_asked_is_a_note_and_no_failure(
         ("disk_io_threads=4", "--set extra_config.disk_io_threads=VALUE"),
         ("blend_recompute_ratio=0.2", "it is blend_recompute_ratios here"),
         ("chunksize=1", "the nearest is chunk_size"),
-        ("zzz=1", "`kvpatch lint`"),
+        ("zzz=1", "`kvpatch profile`"),
     ],
 )
 def test_a_key_of_another_release_is_told_by_the_name_that_this_one_has(
