@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import stat
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -21,6 +22,7 @@ _ESCAPED = re.compile(r"\\([\n\"\\`$])")
 _WHOLE = re.compile(r"""(?:(?<!\S)\#[^\n]*|\\.|'[^']*'|"(?:\\[\s\S]|[^\\"])*"|[^\n\\'"])*""")
 """A line of a shell's, with those that its quotations go on in."""
 _PLAIN = re.compile(r"(?:\\[\s\S]|[^\\\r\n])*\\?")
+_TRIES, _PAUSE_S = 5, 0.02
 _MOST_BYTES = 4 * 1024 * 1024
 
 
@@ -167,6 +169,17 @@ def _of_docker(text: str) -> Mapping[str, str]:
     return found
 
 
+def _settled(path: Path) -> bytes:
+    """What the kernel tells of a process; it tells nothing for a moment while that is started."""
+    content = path.read_bytes()
+    for _ in range(_TRIES):
+        if content:
+            break
+        time.sleep(_PAUSE_S)
+        content = path.read_bytes()
+    return content
+
+
 def from_process(pid: int, proc: Path = Path("/proc")) -> Mapping[str, str]:
     """Variables of a running process, as it was started with.
 
@@ -174,7 +187,7 @@ def from_process(pid: int, proc: Path = Path("/proc")) -> Mapping[str, str]:
         KvpatchError: ``no-process``, ``unreadable``: exit 4.
     """
     try:
-        content = (proc / str(pid) / "environ").read_bytes()
+        content = _settled(proc / str(pid) / "environ")
     except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
         raise KvpatchError(
             "no-process",
@@ -196,7 +209,7 @@ def from_process(pid: int, proc: Path = Path("/proc")) -> Mapping[str, str]:
 def command_of(pid: int, proc: Path = Path("/proc")) -> str:
     """The command line of a process as a shell has it; empty where it can't be read."""
     try:
-        content = (proc / str(pid) / "cmdline").read_bytes()
+        content = _settled(proc / str(pid) / "cmdline")
     except OSError:
         return ""
     return shlex.join(os.fsdecode(content).rstrip("\0").split("\0"))
